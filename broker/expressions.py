@@ -1,9 +1,8 @@
 """Regular expressions of clients: RE2's, as in Kafka's and Pulsar's brokers.
 
-No expression makes RE2 take more than linear time in the length of what is matched, and the memory that one may take is bounded,
-which Python's own ``re`` promises neither of. google-re2 is a compiled library, which is installed with the broker where it has
-wheels for every Python of a version. Elsewhere, as on 3.14, it may be missing. Without it expressions are refused, and
-everything else works.
+RE2 takes at most linear time in the length of the text, and the memory of an expression is bounded; Python's own ``re`` promises
+neither. google-re2 is a compiled library, which is installed with the broker if it has wheels for every Python of a version.
+Elsewhere, as on 3.14, it may be missing. Without it expressions are refused, and everything else works.
 
 Any thread.
 
@@ -19,12 +18,12 @@ try:
 except ImportError:  # no wheel for this Python
     re2 = None
 
-# Of the automata of one expression; what needs more is refused as too large. RE2's own default is 8 MB.
+# Bytes for the automata of one expression; a larger expression is refused. RE2's own default is 8 MB.
 _MEMORY_MAX: Final = 1 << 20
 
 
 class InvalidExpression(Refusal):
-    """It is no expression of RE2, or too large a one; the message says why."""
+    """The text is no expression of RE2, or too large; the message says why."""
 
 
 class NoExpressions(Refusal):

@@ -1,11 +1,11 @@
-"""The settings in force: the configuration of the start, with what was changed since. Kafka's DynamicBrokerConfig.
+"""The settings in force: the configuration of the start, with later changes. Kafka's DynamicBrokerConfig.
 
-What a client changes of this broker takes precedence over what it changes for all brokers, and that over the configuration, and
-that over the defaults. The changes are kept in the catalogue under Kafka's names, and are in force again after a restart.
+A client's changes for this broker take precedence over those for all brokers, then comes the configuration, then the defaults.
+The changes are kept in the catalogue under Kafka's names, and are in force again after a restart.
 
-``LiveConfig.in_force`` is the one place that has the value in force of every setting; any thread reads it. Which settings can be
-changed is the table in ``broker/config/dynamic_settings.py``; ``broker/server/reconfiguration.py`` carries out each ``Way`` of
-it. A change is checked whole, carried out, and written, in this order; if one of these fails, everything is as it was.
+``LiveConfig.in_force`` is the only place with the value in force of every setting; any thread reads it. The table in
+``broker/config/dynamic_settings.py`` says which settings can be changed; ``broker/server/reconfiguration.py`` carries out each
+``Way`` of it. A change is checked whole, carried out, and written, in this order; if a step fails, everything is as before.
 
 Changes are made one after the other, on handler threads.
 
@@ -38,7 +38,7 @@ class Reconfigurable:
     """Who puts settings in force. Both are called with ``LiveConfig``'s lock held."""
 
     apply: Callable[[BrokerConfig], None]
-    # (in force, wanted): raises ConfigError or another Refusal for what cannot be carried out, and changes nothing.
+    # (in force, wanted): raises ConfigError or another Refusal if it cannot be carried out, and changes nothing.
     check: Callable[[BrokerConfig, BrokerConfig], None] = _nothing
 
 
@@ -49,7 +49,7 @@ class LiveConfig:
         self._catalogue = catalogue
         self._lock = Lock()
         self._ways: dict[Way, Reconfigurable] = {}
-        # By entity: "" for all brokers, or this broker's id. Replaced as a whole, and so is what is in it.
+        # By entity: "" for all brokers, or this broker's id. Replaced as a whole, and so are its values.
         self.changes: Mapping[str, Mapping[str, str]] = {
             entity: _usable(catalogue.broker_configs(entity)) for entity in (ALL_BROKERS, self.this_broker)
         }
@@ -74,16 +74,16 @@ class LiveConfig:
         return way_of(name) in self._ways
 
     def alter(self, entity: str, plan: Callable[[Mapping[str, str]], Changes], *, validate_only: bool = False) -> None:
-        """Carry out the changes that ``plan`` makes of the entity's present ones; None removes one.
+        """Carry out the changes that ``plan`` makes of the entity's present changes; None removes a change.
 
-        Raises what ``plan`` raises, ConfigError or another Refusal for what cannot be, StorageError; then nothing has changed.
+        Raises what ``plan`` raises, ConfigError or another Refusal for impossible values, StorageError; then nothing has changed.
         """
         with self._lock:
             changes = plan(self.changes[entity])
             own = {name: value for name, value in {**self.changes[entity], **changes}.items() if value is not None}
             after = {**self.changes, entity: own}
             before, wanted = self.in_force, self._merged(after)
-            # This broker's own value may cover a value for all brokers, which has to be one it can fall back to.
+            # This broker's own value may cover a value for all brokers, which must be usable as a fallback.
             merged(self.static, (after[ALL_BROKERS],))
             different = {
                 name for name in (*TABLE, "listener_settings") if getattr(before, name) != getattr(wanted, name)
@@ -113,7 +113,7 @@ class LiveConfig:
 
 
 def _usable(stored: Mapping[str, str]) -> dict[str, str]:
-    """Without settings and values that another version has stored and this one does not know."""
+    """The stored settings without those that only another version knows."""
     usable = {}
     for name, value in stored.items():
         if not is_kept(name):

@@ -1,15 +1,13 @@
 """The broker's events, with names and values: a line of text each on a terminal, JSON elsewhere.
 
-Events are for what is rare: start and stop, errors, topics created and deleted (an enabled JSON event costs some 8 µs). Requests
+Events are for rare things: start and stop, errors, topics created and deleted (an enabled JSON event costs some 8 µs). Requests
 are counted in metrics instead. Any thread may log; an event is one write to standard error.
 
 structlog is imported when the first event is written: the import takes 80 ms, and an embedded broker in a test rarely logs
 anything. It is never configured globally, because the broker may run inside another program.
 
-The last events of this process, in memory, as the HTTP API shows them: the log keeps each event that it writes.
-
-The values are those that the log writes, cut where they are long; like the log they hold no secrets. At most 1,000 events and
-some 2 MB. Any thread; an append and a copy of a deque are atomic.
+The last events of this process stay in memory for the HTTP API: at most 1,000 events and some 2 MB. They have the values of the
+log, cut if they are long; like the log they hold no secrets. Any thread; an append and a copy of a deque are atomic.
 
 Tests: tests/http/api/test_live_events.py.
 """
@@ -69,7 +67,7 @@ def _shown(value: Any) -> str | int | float | bool | None:
     return str(value)[:_VALUE_MAX]
 
 
-# See `EventLimit`: 10 at once are enough to see what is going on, and 6 a minute are 2.6 MB a day.
+# See `EventLimit`: 10 at once are enough to understand the situation, and 6 a minute are 2.6 MB a day.
 _BURST = 10
 _EVERY_S = 10.0
 # See `FaultLog`.
@@ -134,9 +132,9 @@ def configure(
 
 
 class EventLimit:
-    """How often an event is written that a client can cause at will: ``burst`` times, and then once in ``every_s``.
+    """A limit for events that a client can cause at will: ``burst`` of them, and then one in ``every_s``.
 
-    Threads that call it at the same time may write one more.
+    Threads that call it at the same time may write an extra event.
     """
 
     __slots__ = ("_burst", "_every_s", "_full_at", "_left_out")
@@ -147,7 +145,7 @@ class EventLimit:
         self._left_out = 0
 
     def take(self, now: float) -> int | None:
-        """How many events were left out since the last one that was written; None: leave this one out, too."""
+        """The number of events left out since the last event written; None: leave this event out, too."""
         full_at = max(self._full_at, now)
         if full_at - now > (self._burst - 1) * self._every_s:
             self._left_out += 1
@@ -186,7 +184,7 @@ class _StandardError:
             sys.stderr.write(message + "\n")
             sys.stderr.flush()
         except (OSError, ValueError, AttributeError):
-            pass  # standard error is closed, and there is nowhere else to report that; the broker goes on
+            pass  # standard error is closed, and nothing else can report that; the broker goes on
 
     debug = info = warning = error = msg
 
@@ -221,7 +219,7 @@ def _write() -> Any:
         try:
             _backend = _make_backend()
         except (OSError, ImportError):
-            # Reporting an error must not become one that ends a thread. The next event tries again.
+            # Reporting an error must not end a thread. The next event tries again.
             return _Unformatted()
     return _backend
 

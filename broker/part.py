@@ -1,4 +1,4 @@
-"""A service as the server sees it: what it is given when it is put together, and what it does from start to stop.
+"""A service as the server sees it: its surroundings when it is put together, and its methods from start to stop.
 
 ``broker.server`` knows each service by one line: the scheme of its listeners and its ``assembly`` module. To add a service:
 
@@ -8,7 +8,7 @@
    needs it.
 3. Add the line to ``broker.server``, and the scheme to ``broker.config.listener``.
 
-What clients are told to connect to: each listener's endpoint, and how one client reaches it.
+``endpoints`` has the addresses that clients are told to connect to.
 
 Tests: tests/server/test_broker_server.py,
 tests/kafka/test_context.py,
@@ -54,7 +54,7 @@ class Surroundings:
         Routes  # what is answered over HTTP. The services add theirs before or in `open`; the HTTP service opens last
     )
     callers: Callers  # who calls over HTTP
-    figures: Figures  # what the HTTP API shows as rates and history. Filled as the routes are
+    figures: Figures  # shown by the HTTP API as rates and history; filled like the routes
     sockets: SocketServer  # to look into; the server starts and stops it
 
     @property
@@ -69,20 +69,20 @@ class PartThread:
 
     name: str
     body: Body
-    # Other threads wait for what this one does. Of a service that is open in every broker, such a thread starts before the
-    # housekeeper and the threads for which nobody waits, and stops after them.
+    # Other threads wait for this thread. If its service is open in every broker, such a thread starts before the housekeeper and
+    # the threads for which nobody waits, and stops after them.
     waited_for: bool = False
 
 
 class ServicePart(Protocol):
     """One service of the broker: its state, its threads and its ``Service`` objects.
 
-    All methods run on the thread that starts and stops the broker. The constructor only puts objects together: what can take
-    long or fail belongs into ``open``. In the order of a broker's life:
+    All methods run on the thread that starts and stops the broker. The constructor only puts objects together: long or failing
+    work belongs into ``open``. In the order of a broker's life:
     """
 
     def open(self) -> None:
-        """Load what an earlier broker has left. Raises StorageError or ConfigError: the broker does not start."""
+        """Load the state of an earlier broker. Raises StorageError or ConfigError: the broker does not start."""
 
     def threads(self) -> Sequence[PartThread]:
         """The threads to run, in the order of their start. They stop in the reverse order."""
@@ -99,8 +99,8 @@ class ServicePart(Protocol):
         thread has crashed."""
 
     def close(self) -> None:
-        """Write what is left and close files. The reactor and the service's threads have stopped. Called for every part that
-        was put together, also where ``open`` has failed or was not reached."""
+        """Write the rest and close files. The reactor and the service's threads have stopped. Called for every part that was put
+        together, even if ``open`` failed or was not reached."""
 
 
 Address = tuple[str, int]
@@ -109,14 +109,14 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
 
 def endpoints(surroundings: Surroundings) -> dict[str, Address]:
-    """The host and port of each listener, by its name: what the settings advertise, else where it listens."""
-    found = {}
+    """The host and port of each listener, by its name: the advertised address of the settings, else the bound address."""
+    addresses = {}
     for listener in surroundings.listeners:
         advertised = surroundings.config.advertised_address(listener.name)
         host, port = surroundings.addresses[listener.name]
         # The host as it was configured rather than the address it was resolved to: `localhost` stays `localhost`.
-        found[listener.name] = advertised or (listener.host or host, port)
-    return found
+        addresses[listener.name] = advertised or (listener.host or host, port)
+    return addresses
 
 
 def as_reached(endpoint: Address, peer: Peer) -> Address:

@@ -1,4 +1,4 @@
-"""The states of something as a table: each transition is written once, in the module that has the states.
+"""State tables: each transition is written once, in the module that has the states.
 
 The rows are text beside the states, read when the module is imported. ``docs/generate.py`` draws the tables in docs/STATES.md.
 """

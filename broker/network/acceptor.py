@@ -94,7 +94,7 @@ class Acceptor:
         return accepted_any
 
     def close_throttled_connections(self, now: float) -> None:
-        """Close those whose time has come."""
+        """Close the throttled connections whose time has come."""
         while self._throttled and self._throttled[0][0] <= now:
             heapq.heappop(self._throttled)[2].close()
 

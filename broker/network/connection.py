@@ -1,4 +1,4 @@
-"""One connection as its processor keeps it: the socket, bytes received, bytes to send, and what holds it back.
+"""One connection as its processor keeps it: the socket, received bytes, bytes to send, and its holds.
 
 Only the connection's own processor uses it. A service on another thread reaches it through the outbox and may read ``writable``,
 ``finished`` and ``closed``, which may change the moment after.
@@ -23,10 +23,10 @@ from broker.security.principal import ANONYMOUS, Principal
 # Bytes of files that one connection may send before the processor's other connections get their turn. Bytes in memory are
 # bounded by the high-water mark.
 _TURN_BYTES = 4 * 1024 * 1024
-# A region of a file up to this size is read and sent together with what stands around it. That takes less CPU than a system call
+# A region of a file up to this size is read and sent together with the bytes around it. That takes less CPU than a system call
 # of its own for each piece; from 16 KiB on, the copy takes more.
 _COPIED_BYTES = 8 * 1024
-# What is sent by one call: parts, and bytes that were read for it.
+# Limits of one call that sends: parts, and bytes that are read for it.
 _GATHERED_PARTS = 64
 _GATHERED_BYTES = 128 * 1024
 
@@ -64,7 +64,7 @@ class ProcessorConnection:
     # -- counted ----------------------------------------------------------------------------------------------------
     requests: int = 0
     kind: str = ""  # of the last request
-    stalled_at: float = 0.0  # since when (Clock.monotonic() s) the socket has not taken what was answered; 0 = it has
+    stalled_at: float = 0.0  # since when (Clock.monotonic() s) the socket has not taken the answers; 0 = it has
     throttled_at: float = 0.0  # since when the hold THROTTLED is set
     opened_at: float = 0.0  # Clock.monotonic() s
     bytes_in: int = 0
@@ -75,12 +75,12 @@ class ProcessorConnection:
 
     @property
     def writable(self) -> bool:
-        """False from above the high-water mark until below the low one."""
+        """False from above the high-water mark until below the low-water mark."""
         return not self.holds & UNWRITABLE
 
     @writable.setter
     def writable(self, _: bool) -> None:
-        """A service has more to send than it may queue. It is told when the queue has drained."""
+        """Set by a service that has more to send than it may queue. It is told when the queue has drained."""
         assert not _
         self.holds |= UNWRITABLE
 
@@ -102,7 +102,7 @@ class ProcessorConnection:
         self.outgoing_bytes += size
 
     def flush(self) -> bool:
-        """Send what the socket takes, but at most a turn's worth of files. True if nothing is left.
+        """Send what the socket takes, but at most a turn's worth of files. True if all is sent.
 
         Raises OSError if the connection is broken or a file is shorter than its region.
         """
@@ -145,8 +145,8 @@ class ProcessorConnection:
         return True
 
     def _gather(self) -> tuple[list[Buffer], bool, int]:
-        """What one call sends of the first parts, with short regions read into memory; whether a file follows at once; and how
-        many bytes were read. Until they are sent, the parts stay as they are."""
+        """The bytes of the first parts for one call, with short regions read into memory; whether a file follows at once; and the
+        number of bytes read. Until they are sent, the parts stay as they are."""
         buffers: list[Buffer] = []
         copied = 0
         for part in self.outgoing:
@@ -160,7 +160,7 @@ class ProcessorConnection:
                 except OSError:
                     if not buffers:
                         raise
-                    break  # what comes before it is still sent
+                    break  # the parts before it are still sent
                 copied += len(part)
             buffers.append(part)  # type: ignore[arg-type]
             if len(buffers) == _GATHERED_PARTS:

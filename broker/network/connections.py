@@ -206,7 +206,7 @@ class ConnectionTable:
     # -- closing ------------------------------------------------------------------------------------------------------
 
     def disconnect(self, connection: ProcessorConnection) -> None:
-        """Close it now, whatever it has to send. Its service is told in `tell_disconnected`."""
+        """Close it now, and drop its unsent bytes. Its service is told in `tell_disconnected`."""
         if connection.closed:
             return
         connection.closed = True
@@ -270,11 +270,11 @@ class ConnectionTable:
 _TURN_REQUESTS = 128
 _STEP_REQUESTS = 1024
 _LEAST_TURN_REQUESTS = 4
-# So many connections get whole turns in one step.
+# At most this many connections get whole turns in one step.
 WHOLE_TURNS: Final = _STEP_REQUESTS // _TURN_REQUESTS
 WHOLE_TURN: Final = range(_TURN_REQUESTS)
 
-# A request was answered: what remains of a connection's holds.
+# A request was answered: the connection's remaining holds.
 AFTER_RESPONSE: Final = ~(RESPONSE_PENDING | RESPONSE_UNSENT)
 _MUTED = RESPONSE_PENDING | THROTTLED
 
@@ -295,7 +295,7 @@ class Turns:
         self._stats = stats
 
     def shorten(self, waiting: int) -> None:
-        """So many connections have something to be handled: more than could all have whole turns in one step."""
+        """Shorten turns for ``waiting`` connections with work: more than could all have whole turns in one step."""
         self.length = range(max(_LEAST_TURN_REQUESTS, _STEP_REQUESTS // waiting))
 
     def run_later(self, connection: ProcessorConnection) -> None:

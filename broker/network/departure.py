@@ -1,22 +1,22 @@
-"""How a processor that is taken away hands its connections over to the others, whatever each of them is doing. Kafka closes them.
+"""How a removed processor hands its connections over to the others, whatever their state. Kafka closes them.
 
-A connection moves as it is, between two steps of the processor: with its session, its holds, the bytes that it has received and
-those that it has to send, its request that is in flight, and the socket. Nobody but its processor works on a connection, so what
-remains is that other threads may be about to leave work for it in the inbox of the processor that goes. None of that work may be
-lost, and two pieces of work that one thread has left must stay in their order. Therefore:
+A connection moves as it is, between two steps of the processor: with its session, its holds, its received and unsent bytes, its
+request in flight, and the socket. Nobody but its processor works on a connection, so the only other concern is that threads may
+be about to leave work for it in the inbox of the leaving processor. None of that work may be lost, and two pieces of work from
+one thread must stay in their order. Therefore:
 
-- Whoever leaves work in an inbox looks at ``begun`` afterwards, and if it is set calls ``forward`` before he goes on.
-- The processor that goes first sets ``begun``. Then, under its lock and for some connections at a time, it leaves each of them in
-  the inbox of its heir (``adopt``), then passes on all work for them that lies in its own inbox, and only then writes the heir
-  into ``connection.processor``. So by the time anybody can find the new address, the work that was left before is in the heir's
-  inbox; and work that arrives meanwhile is passed on by its sender, who waits for the lock, before he can leave the next.
-- The heir waits for the same lock when it takes a connection over. So it never works on one whose address is still the old one.
+- A thread that leaves work in an inbox looks at ``begun`` afterwards, and if it is set calls ``forward`` before it goes on.
+- The leaving processor first sets ``begun``. Then, under its lock and for some connections at a time, it leaves each of them in
+  the inbox of its heir (``adopt``), then passes on all work for them from its own inbox, and only then writes the heir
+  into ``connection.processor``. So before any thread can read the new address, the earlier work is in the heir's
+  inbox; and work that arrives meanwhile is passed on by its sender, who waits for the lock, before the sender can leave more.
+- The heir waits for the same lock when it takes a connection over. So it never works on a connection with the old address.
 
-An heir may go itself, at any time. It then first takes over what it has adopted. Locks are taken in the order in which processors
-go, because an heir is never one that has gone before.
+An heir may leave itself, at any time. It then first takes over the connections that it has adopted. Locks are taken in the
+order in which processors leave, because an heir is never a processor that has left before.
 
-``Departure`` moves the work, and other threads call some of it. ``Moving`` is what the thread of a processor does with its own
-connections before, and with those that it takes over.
+``Departure`` moves the work, and other threads call some of it. ``Moving`` is the part of a processor's own thread, for its own
+connections before, and for those that it takes over.
 """
 
 from collections import deque
@@ -48,24 +48,24 @@ Work = tuple[Verb, Any, Any]
 
 @attrs.frozen(eq=False)
 class Moved:
-    """A connection on its way, and what its processor knew of it besides what is in the connection."""
+    """A connection on its way, and its processor's other state of it."""
 
     connection: ProcessorConnection
     interest: int  # events to register
     lent: Mapping[Request, bytearray]  # memory of frames that handlers are still reading
-    origin: "Departure"  # of the processor which goes
+    origin: "Departure"  # of the leaving processor
     handshake: Handshake | None = None  # of TLS, that has not ended
 
 
 class Heir(Mailbox, Protocol):
-    """What a processor that goes sees of another one."""
+    """Another processor, as a leaving processor sees it."""
 
     @property
     def departure(self) -> "Departure": ...
 
     @property
     def take_over(self) -> Verb:
-        """(what has moved, None): register the connection."""
+        """(the moved connection, None): register the connection."""
 
     def wakeup(self) -> None: ...
 
@@ -93,7 +93,7 @@ class Departure:
         return adopted
 
     def move(self, moving: Collection[tuple[Moved, Heir]]) -> list[Moved]:
-        """Give these connections, which no poller knows, to their heirs. Returns those whose heir goes as well."""
+        """Give these connections, which no poller knows, to their heirs. Returns those whose heir leaves as well."""
         refused = []
         with self._lock:
             heirs: dict[ProcessorConnection, Heir] = {}
@@ -107,11 +107,11 @@ class Departure:
                 heir.departure.append(work)
             for connection, heir in heirs.items():
                 connection.processor = heir
-            self._forward()  # what has arrived since
+            self._forward()  # work that has arrived since
         return refused
 
     def end(self) -> list[Work]:
-        """All connections have moved or are closed. Returns the work that is left. From now on only the senders look into the
+        """All connections have moved or are closed. Returns the remaining work. From now on only the senders look into the
         inbox."""
         with self._lock:
             self._forward()
@@ -127,7 +127,7 @@ class Departure:
     # -- from any thread ------------------------------------------------------------------------------------------------
 
     def adopt(self, moved: Moved) -> bool:
-        """Have the processor take the connection over. False if it goes, too."""
+        """Have the processor take the connection over. False if it leaves, too."""
         with self._lock:
             if self.begun:
                 return False
@@ -153,7 +153,7 @@ class Departure:
             heir.departure.append(work)
             if heir.departure.begun:
                 heir.departure.forward()
-        if self.over:  # what is left is about closed connections
+        if self.over:  # the rest is about closed connections
             self._take_out(lambda connection: not self._has_moved(connection))
 
     def _has_moved(self, connection: ProcessorConnection | None) -> bool:
@@ -171,7 +171,7 @@ class Departure:
 
 
 class Moving:
-    """For one processor, on its thread."""
+    """The moves of one processor, on its thread."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Moving:
             self.take_over(moved)
 
     def take_over(self, moved: Moved, _: None = None) -> None:
-        """Continue a connection of a processor that goes."""
+        """Continue a connection of a leaving processor."""
         self._departure.taken_over(moved)
         connection, table = moved.connection, self._table
         table.lent.update(moved.lent)
@@ -222,7 +222,7 @@ class Moving:
             self._receiving.wait_again(connection)
 
     def hand_over_all(self, heirs: Callable[[], Sequence[Heir]]) -> list[Work]:
-        """Divide the connections among the heirs. One that nobody takes is closed. Returns the work that is left, which is
+        """Divide the connections among the heirs. A connection without an heir is closed. Returns the remaining work, which is
         about closed connections or the processor."""
         table, departure = self._table, self._departure
         lent: dict[Any, dict[Request, bytearray]] = {}

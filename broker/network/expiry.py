@@ -1,18 +1,16 @@
-"""Which connections of a processor are closed without their client having asked: idle, abandoned, slow or too many.
+"""Which connections of a processor are closed without their client having asked: idle, abandoned, slow or excess connections.
 
 On the processor's thread, about once a second (`Processor.close_excess_connections`). Closing itself is the processor's.
 
-Thousands of idle connections must cost the busy ones nothing. So not all of them are looked at every second, but a part, and all
-within about ten seconds; and answers that wait are counted only where there are some.
+Thousands of idle connections must cost the busy ones nothing. So only a part of them is examined every second, and all within
+about ten seconds; and waiting answers are counted only if there are any.
 
 A peer is slow if it holds memory and moves too little of it, in either direction. That costs it its connection only while
-memory for requests is short, or while the answers that wait in memory are too many over all processors of the plane.
+memory for requests is short, or while too many answers wait in memory over all processors of the plane.
 
-How many bytes of answers wait in memory for peers that do not read them, over all processors of a plane.
-
-Each processor reports its share about once a second, and asks whether the sum is too much. The bound of a single connection
-(``outgoing_high_water_bytes``) is exact and checked before each request. This one bounds many such connections together, and is
-up to a second old.
+Each processor reports the bytes of its answers that wait for peers about once a second, and asks whether the sum over the plane
+is too large. The bound of a single connection (``outgoing_high_water_bytes``) is exact and checked before each request. The
+bound of the plane limits many such connections together, and is up to a second old.
 
 Tests: tests/network/test_processor.py,
 tests/network/test_request_memory.py,
@@ -60,8 +58,8 @@ _ROUND_S = 10
 _KEEP_MEMORY_S = 1.0
 # While answers in memory are too many over all connections, each connection may have so many bytes of them.
 _UNSENT_BYTES = 16 * 1024
-# While memory is short, a peer that holds some has to move so many bytes a second, and as many as would fill what it holds
-# within 30 s (the request.timeout.ms of Kafka's clients: a slower one has given up by then).
+# While memory is short, a peer that holds some must move this many bytes a second, and fill its memory within 30 s (the
+# request.timeout.ms of Kafka's clients: a slower client has given up by then).
 _SLOWEST_BYTES_S = 16 * 1024
 _FILL_WITHIN_S = 30.0
 # The speed is measured over so long (s): a client's hiccup, such as a garbage collection, must not cost it its connection.
@@ -72,7 +70,7 @@ _LINGER_S = 10.0
 
 
 class Expiry:
-    """``high_water_bytes``: what one connection may have queued before its next request is put off. Read by the processor."""
+    """``high_water_bytes``: queued bytes of a connection past which its next request is put off. Read by the processor."""
 
     def __init__(
         self,
@@ -105,7 +103,7 @@ class Expiry:
         self._unseen: list[ProcessorConnection] = []  # not looked at in this round
 
     def note_unread(self, connection: ProcessorConnection) -> None:
-        """The socket did not take all that there is to send."""
+        """Note that the socket did not take everything."""
         self._unread[connection] = None
 
     def close_quiet(self, now: float) -> int:
@@ -131,7 +129,7 @@ class Expiry:
         return idle
 
     def _next_part(self) -> list[ProcessorConnection]:
-        """The connections whose turn it is. A round begins with those that there are, and the last part of it may be small."""
+        """The connections whose turn it is. A round begins with all present connections; its last part may be small."""
         if not self._unseen:
             self._unseen = list(self._connections)
         count = max(_LOOKED_AT, -(-len(self._connections) // _ROUND_S))
@@ -148,15 +146,15 @@ class Expiry:
         """Measure the answers that wait in memory, set ``high_water_bytes``, and close slow peers while memory is short."""
         self._measure_unsent()
         too_much_unsent = self.high_water_bytes != self._usual_high_water_bytes
-        if self._memory.short or too_much_unsent:  # those who wait for memory may be on another processor
+        if self._memory.short or too_much_unsent:  # the waiters for memory may be on another processor
             self._close_slow(now, too_much_unsent)
         elif self._progress:
             self._progress = {}
 
     def close_excess(self) -> None:
-        """Close those that have been quiet longest while there are more connections than allowed: the limit was lowered, or the
+        """Close the connections that have been quiet longest while there are more than allowed: the limit was lowered, or the
         protected listener has got one. Each processor closes its share of them, so that a quiet connection goes before a busy one
-        wherever it is."""
+        on any processor."""
         excess = self._quotas.excess
         if not excess:
             return
@@ -179,7 +177,7 @@ class Expiry:
         before, self._progress = self._progress, {}
         slow: list[tuple[float, ProcessorConnection]] = []
         for connection in self._connections:
-            # Others wait for this memory, so it goes back before the connection is looked at in its turn.
+            # Others wait for this memory, so it goes back before the connection is examined in its turn.
             if _keeps_memory(connection, now - connection.last_active):
                 connection.received.release()
             held_bytes = connection.received.size if _holds_memory_idly(connection) else 0
@@ -232,7 +230,7 @@ def _keeps_memory(connection: ProcessorConnection, quiet_s: float) -> bool:
 
 
 def _is_abandoned(connection: ProcessorConnection, quiet_s: float) -> bool:
-    """Whether the peer has gone, as far as that can be told where the poller does not watch the connection."""
+    """Whether the peer has gone, as far as that can be told while the poller does not watch the connection."""
     if connection.finished and quiet_s > _LINGER_S and not connection.outgoing:
         return True
     return not connection.interest and connection.socket.broken()
@@ -256,5 +254,5 @@ def _holds_memory_idly(connection: ProcessorConnection) -> bool:
         return False
     if connection.outgoing:
         return holds & (RESPONSE_PENDING | RESPONSE_UNSENT) != RESPONSE_PENDING
-    # A throttled peer may not act, but it keeps memory from those who may.
+    # A throttled peer may not act, but it keeps memory from peers that may.
     return connection.received.pending > 0 and not holds & ~THROTTLED

@@ -1,8 +1,8 @@
-"""The TLS handshakes of one processor: whose turn it is, how much work is done at a time, and which take too long.
+"""The TLS handshakes of one processor: their turns, the work done at a time, and their time limit.
 
 On the processor's thread. A handshake takes 0.3 ms of the processor with a P-256 key and 0.7 ms with an RSA key, in one piece. So
 that a crowd of new connections does not keep the others waiting, each step of the processor has a budget for handshakes, and
-those that are ready take turns. While its handshake lasts, a connection has the hold HANDSHAKING and nothing else to do.
+ready handshakes take turns. While its handshake lasts, a connection has the hold HANDSHAKING and nothing else to do.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ from broker.security.tls_listener import TlsListener
 
 log = get_logger("network")
 
-# How long (s) the handshakes of one step of a processor may take. The first one is always done.
+# How long (s) the handshakes of one step of a processor may take. The first is always done.
 _STEP_S = 0.002
 # Failed handshakes are logged at most once in so long (s).
 _LOG_EVERY_S = 1.0
@@ -83,7 +83,7 @@ class Handshakes:
             self.turns.append(connection)
 
     def run(self) -> None:
-        """Let handshakes go on that are ready, within the budget of one step."""
+        """Continue ready handshakes, within the budget of one step."""
         ends = self._clock.monotonic() + _STEP_S
         for _ in range(len(self.turns)):
             connection = self.turns.popleft()
@@ -95,11 +95,11 @@ class Handshakes:
                     break
 
     def forget(self, connection: ProcessorConnection) -> Handshake | None:
-        """It is closed, or goes on on another processor."""
+        """Forget a connection that is closed or moves to another processor."""
         return self._running.pop(connection, None)
 
     def take_over(self, connection: ProcessorConnection, handshake: Handshake) -> None:
-        """Go on with what another processor has begun."""
+        """Continue a handshake that another processor has begun."""
         self._running[connection] = handshake
         self.ready(connection)
 
@@ -120,7 +120,7 @@ class Handshakes:
             self._log(connection, getattr(error, "reason", None) or str(error))
             self._disconnect(connection)
             return
-        except Exception as error:  # the seam: what one client shows never ends the processor
+        except Exception as error:  # the seam: a client's certificate never ends the processor
             self.stats.failed += 1
             log.error("handshake_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
             self._disconnect(connection)

@@ -14,11 +14,10 @@ request is done; then the next one may.
 Released buffers are kept for reuse, because the kernel must zero every page of a new one: for a request of 1 MB that costs as
 much as copying it out of the socket. ``trim`` returns them to the system when no request is using memory.
 
-A connection's own receive buffer, for the frames that do not fit in one read of the processor's shared one.
-
-Owned by the connection's processor. The memory comes from the pool. Its size never follows from a length field alone: the buffer
-is as large as what has arrived, and doubles as more arrives. While frames are large the connection keeps the buffer, and reads
-stop at the end of the current frame, so that each frame is received where it is handled and is never moved.
+``ReceiveBuffer`` is a connection's own buffer, for the frames that do not fit in one read of the processor's shared buffer. It
+belongs to the connection's processor; the memory comes from the pool. Its size never follows from a length field alone: the
+buffer is as large as the received bytes, and doubles as more arrive. While frames are large the connection keeps the buffer,
+and reads stop at the end of the current frame, so that each frame is received where it is handled and is never moved.
 """
 
 from collections.abc import Callable
@@ -41,7 +40,7 @@ def rounded(size: int) -> int:
 
 
 class MemoryPool:
-    """``capacity`` bytes for requests. One request may exceed what is left (as in Kafka's pool), and one buffer may grow beyond
+    """``capacity`` bytes for requests. One request may exceed the rest (as in Kafka's pool), and one buffer may grow beyond
     the capacity."""
 
     def __init__(self, capacity: int, keep: int = 32 * 1024 * 1024) -> None:
@@ -87,7 +86,7 @@ class MemoryPool:
         """A buffer of at least ``size`` bytes, content undefined; or None: then ``on_release`` is called once when memory comes
         back, on the thread that released it.
 
-        ``force``: never return None, for bytes that have already been read. ``grows``: the buffer that this one will replace;
+        ``force``: never return None, for bytes that have already been read. ``grows``: the buffer that the new one will replace;
         its owner releases it next. ``completes``: the frame will not need a larger buffer. Raises MemoryError if the system has
         no memory, or, with ``force``, if twice the capacity is in use beside the one buffer that may exceed it.
         """
@@ -183,7 +182,7 @@ class ReceiveBuffer:
     def __init__(self, pool: MemoryPool) -> None:
         self._pool = pool
         self._buffer: bytearray | None = None
-        self.last_frame = 0  # bytes of the frame that was taken last; the next one is often as large
+        self.last_frame = 0  # bytes of the frame that was taken last; the next frame is often as large
         self.view = memoryview(b"")
         self.start = 0
         self.end = 0

@@ -1,7 +1,7 @@
-"""What the reactor measures, for the registry: read from the planes when metrics are read, on the thread that reads them.
+"""The reactor's metrics, for the registry: read from the planes when metrics are read, on the thread that reads them.
 
-What has to be looked up connection by connection (by listener, by what they wait for) is looked up at most once a second, because
-there may be a hundred thousand of them.
+Figures that take a look at each connection (by listener, by reason for waiting) are read at most once a second, because there may
+be a hundred thousand connections.
 
 Tests: tests/network/test_metrics.py.
 """
@@ -37,25 +37,25 @@ _COUNTERS: tuple[tuple[Metric, Callable[[Processor], float]], ...] = (
     (names.TLS_FAILED_HANDSHAKES, lambda each: each.handshakes.stats.failed),
     (names.TLS_LATE_HANDSHAKES, lambda each: each.handshakes.stats.late),
 )
-# How old (s) what is known of the connections may be.
+# How old (s) the figures of the connections may be.
 _AGE_S = 1.0
 # An idle ratio is that of the last minute.
 _WINDOW_S = 60.0
-# Connections between two pauses, some 0.5 ms, and how long (s) a pause is: who computes keeps others from the interpreter.
+# Connections between two pauses, some 0.5 ms, and how long (s) a pause is: a computing thread keeps others from the interpreter.
 _PIECE = 2_000
 _PAUSE_S = 0.0005
 
 
 @attrs.frozen
 class Connections:
-    """What a walk over all connections has found."""
+    """The result of a walk over all connections."""
 
     by_listener: Mapping[Labels, int]  # and processor
     muted: Mapping[Labels, int]  # by reason; a connection may have several
 
 
 class NetworkMetrics:
-    """``planes``: those that there are now. ``listeners``: their names. ``memory`` is the data plane's."""
+    """``planes``: the present planes. ``listeners``: their names. ``memory`` is the data plane's."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class NetworkMetrics:
         self.handlers_busy = Ratio(self._handlers_busy, clock.monotonic, _WINDOW_S)
 
     def register(self, registry: Registry) -> None:
-        """The label ``processor`` is the name of the processor's thread; the series of a processor that is taken away ends."""
+        """The label ``processor`` is the name of the processor's thread; the series of a removed processor ends."""
         for metric, value in _COUNTERS:
             registry.read_counter(metric, partial(self._by_processor, value))
         registry.gauge(names.NETWORK_CONNECTIONS, partial(self._by_processor, lambda each: len(each.connections)))
@@ -112,7 +112,7 @@ class NetworkMetrics:
         return {(_name(plane, each),): value(each) for plane in self._planes() for each in plane.processors}
 
     def _by_listener(self, counts: Mapping[str, int]) -> dict[Labels, float]:
-        """Also of listeners that have none: a counter that begins with 1 has no rate for what made it 1."""
+        """Also of listeners without connections: a counter that begins with 1 has no rate for its first event."""
         return {(name,): counts.get(name, 0) for name in self._listeners()}
 
     def _walk(self) -> Connections:

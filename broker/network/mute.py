@@ -22,7 +22,7 @@ An event that changes nothing is a bug: a hold is not set twice, nor cleared twi
 The processor carries out the events of every request as plain bit operations instead of calling ``next_holds``, and it may
 pass the high-water mark or start to close more than once.
 
-Two of the holds are what Kafka's states tell apart; MUTED is any other reason:
+Kafka's states distinguish two of the holds; MUTED is any other reason:
 
 | RESPONSE_PENDING | THROTTLED | other holds | Kafka's state |
 |---|---|---|---|
@@ -87,7 +87,7 @@ class MuteState(IntEnum):
 
 _E = MuteEvent
 
-# What sets and what clears each hold.
+# The events that set and clear each hold.
 TABLE: Final[dict[Hold, tuple[MuteEvent, MuteEvent | None]]] = {
     Hold.RESPONSE_PENDING: (_E.REQUEST_RECEIVED, _E.RESPONSE_SENT),
     Hold.RESPONSE_UNSENT: (_E.RESPONSE_QUEUED, _E.RESPONSE_SENT),

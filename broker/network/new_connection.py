@@ -1,11 +1,10 @@
-"""New connections on their way from the acceptor to a processor: a bounded queue for each processor.
+"""New connections on their way from the acceptor to a processor, and attachments: other work on a processor's thread.
 
-The acceptor's thread offers, the processor's thread takes. Once the queue is closed nothing is offered any more, so whoever
-closed it can empty it for good.
+Each processor has a bounded queue of new connections. The acceptor's thread offers, the processor's thread takes. Once the queue
+is closed nothing is offered any more, so the thread that closed it can empty it for good.
 
-What another part of the broker does on a processor's thread: its descriptor is in the processor's poller.
-
-So that part needs no thread of its own to wait, and no change of the thread to go on with what a request has begun.
+An attachment is another part of the broker whose descriptor is in the processor's poller. So that part needs no thread of its own
+to wait, and no thread switch to continue the work of a request.
 """
 
 from collections import deque
@@ -77,7 +76,7 @@ class NewConnectionQueue:
 class Attachment(Protocol):
     """For one processor. Every method but ``detach`` is called on its thread. None of them waits for the disk.
 
-    What they submit to the processor goes through its inbox, as from another thread, so that an error costs one connection.
+    Their calls to the processor go through its inbox, as from another thread, so that an error costs one connection.
     """
 
     @property
@@ -95,7 +94,7 @@ class Attachment(Protocol):
         """``source`` is readable."""
 
     def begin_due(self) -> None:
-        """The processor has handled what it has read, and is about to wait."""
+        """Begin due work: the processor has handled everything that it has read, and is about to wait."""
 
     def detach(self) -> None:
         """The processor has no connections any more. Called once, on its thread or after that has ended."""

@@ -1,6 +1,6 @@
 """One plane of the reactor: an acceptor, its processors, their request channel and its handlers, with bounds of their own.
 
-A plane never waits for another one. Its methods are for the thread that starts and stops the broker; ``resize`` and
+A plane never waits for another plane. Its methods are for the thread that starts and stops the broker; ``resize`` and
 ``resize_handlers`` are for any thread but its processors and its acceptor.
 
 Tests: tests/network/test_socket_server.py.
@@ -27,9 +27,9 @@ log = get_logger("network")
 
 # How long (s) to wait at most for a thread to end its step when everything stops.
 PATIENCE_S = 2.0
-# Where several are waited for one after the other, none of the later ones is left without any time (s).
+# The least time (s) for each of several threads that are waited for one after the other.
 LEAST_PATIENCE_S = 0.05
-# How long (s) to wait for a processor that is taken away to end its step and hand its connections over, which takes it some ms.
+# How long (s) to wait for a removed processor to end its step and hand its connections over, which takes it some ms.
 _LEAVE_S = 5.0
 
 
@@ -51,7 +51,7 @@ class Plane:
     ) -> None:
         """``name`` begins the names of its threads. ``queue``: requests that may wait for a handler.
 
-        ``attach`` makes what is attached to a processor, for each one.
+        ``attach`` makes the attachment of each processor.
         """
         self.name = name
         self._runtime = runtime
@@ -67,16 +67,16 @@ class Plane:
         self.acceptor: Acceptor | None = None
         self.processors: list[Processor] = []
         self.handlers: list[Handler] = []
-        # What processors have measured of requests, those that are gone included. A new one continues the table of one that is
+        # The request times of all processors, ended processors included. A new processor continues the table of one that is
         # gone.
         self.times: list[RequestTimes] = []
         self._free_times: list[RequestTimes] = []
         self._handled_before = 0  # by handlers that are gone
-        self.left_behind = 0  # threads that did not end when they were asked to: what they use is still in use
+        self.left_behind = 0  # threads that did not end when they were asked to: their resources are still in use
         self._threads: dict[int, ThreadHandle] = {}  # by id(body)
         self._processors_started = 0
         self._handlers_started = 0
-        # How many there are to be. Those that were dismissed may still be at work.
+        # The wanted numbers. Dismissed threads may still be at work.
         self._wanted_processors = processors
         self._wanted_handlers = handlers
         self._resizing = Lock()
@@ -103,7 +103,7 @@ class Plane:
         self._spawn(f"{self.name}acceptor", self.acceptor)
 
     def resize(self, processors: int) -> None:
-        """Change the number of processors. One that is taken away hands its connections over to the others."""
+        """Change the number of processors. A removed processor hands its connections over to the others."""
         with self._resizing:
             self._wanted_processors = processors
             acceptor = self.acceptor
@@ -126,7 +126,7 @@ class Plane:
                     self._free_times.append(processor.times)
 
     def resize_handlers(self, handlers: int) -> None:
-        """Change the number of handlers. One that goes finishes its request, and goes after those that wait already."""
+        """Change the number of handlers. A removed handler finishes its request, and leaves after the waiting requests."""
         with self._resizing:
             more = handlers - self._wanted_handlers
             self._wanted_handlers = handlers
@@ -157,11 +157,11 @@ class Plane:
 
     def stop(self, deadline: float) -> None:
         """End its handlers, then its processors, by ``deadline`` (Clock.monotonic() s)."""
-        # They share the time: the disk that one of them hangs on is the others' too. The processors come after the handlers, so
+        # They share the time: a hanging disk holds up all of them. The processors come after the handlers, so
         # that the handlers' answers are still sent.
         clock = self._runtime.clock
         self._stopping = True
-        with self._resizing:  # what is being resized sees that
+        with self._resizing:  # a concurrent resize sees that
             pass
         for bodies in (self.handlers.copy(), self.processors):
             threads = [self._threads[id(body)] for body in bodies if id(body) in self._threads]
@@ -203,7 +203,7 @@ class Plane:
         return wait_until(self._runtime, condition, timeout)
 
     def _end(self, body: Body, timeout: float = PATIENCE_S) -> bool:
-        """Stop its thread. False if the thread does not end: then what it owns is still in use and must be left alone."""
+        """Stop its thread. False if the thread does not end: then its resources are still in use and must be left alone."""
         # A handler may sit in a blocking call that does not end (a dead disk): leave it behind, it is a daemon.
         thread = self._threads.pop(id(body), None)
         if thread is None or thread.stop(timeout):
@@ -219,7 +219,7 @@ def _lane_width(handlers: int) -> int:
 
 
 def _lanes_extra(handlers: int) -> int:
-    """Of all lanes together, beside one of each: one handler is left for requests that are in none, when all lanes are full."""
+    """Requests of all lanes, beside one of each: when all lanes are full, one handler is left for requests without a lane."""
     return max(0, handlers - len(LANES) - 1)
 
 

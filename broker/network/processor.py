@@ -11,13 +11,13 @@ This module is the loop, whose seven steps are Kafka's, and the inbox. The rest 
 | `connections.py` | opens, registers and closes connections; `Turns`: which one may go on, for how long, and what ends a mute |
 | `receiving.py` | reads from sockets, cuts frames, runs requests or hands them to the handlers |
 | `sending.py` | queues and sends answers; the high-water mark |
-| `waiters.py` | those that wait for the request channel or for memory |
+| `waiters.py` | connections that wait for the request channel or for memory |
 | `handshakes.py` | TLS handshakes |
 | `expiry.py` | idle, slow and excess connections |
-| `departure.py` | hands the connections over when the processor goes |
+| `departure.py` | hands the connections over when the processor leaves |
 | `metrics/request_times.py` | measures requests |
 
-All of them run on the processor's thread, except where a module says something else.
+All of them run on the processor's thread, unless a module says otherwise.
 """
 
 from collections import deque
@@ -82,7 +82,7 @@ class Processor:
     ) -> None:
         """``on_room`` wakes the acceptor: the queue of new connections has room again, or a connection was closed.
 
-        ``times``: what an earlier processor has measured, to be continued.
+        ``times``: the measurements of an earlier processor, to be continued.
         """
         self.number = number
         self.stats = ProcessorStats()
@@ -241,7 +241,7 @@ class Processor:
         self._ident = self._get_ident()
         if self._attachment is not None and not self._attached:
             self._attach(self._attachment)
-        if self._heirs is not None and self.departure.over:  # all that is in the inbox is passed on by its senders
+        if self._heirs is not None and self.departure.over:  # its senders pass on everything in the inbox
             self.poll(timeout)
             return False
         # Most steps have nothing to do but to read, and a question costs less than a call.

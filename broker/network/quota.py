@@ -1,34 +1,27 @@
-"""How many connections there may be, and how many new ones per second: of the broker, of a listener, of an address. Kafka's
-ConnectionQuotas.
+"""Quotas: the number and rate of connections (Kafka's ConnectionQuotas), delivered bytes, and the throttling of connections.
 
-Acceptors ask before they accept, processors report closed connections; one lock. The limits may change at run time
-(``configure``).
+*Connections*, of the broker, of a listener, of an address. Acceptors ask before they accept, processors report closed
+connections; one lock. The limits may change at run time (``configure``).
 
-- Where the broker or a listener has as many connections as it may, or has got as many new ones as it may, the acceptor accepts no
-  more from that listener for a while; they wait in the backlog.
-- Where an address has as many as it may, a further one is closed at once. Where it opens them too fast, the acceptor keeps a new
-  one for a moment and then closes it (``throttle``), so that a client that connects again at once is slowed down.
+- If the broker or a listener has reached its number or rate of connections, the acceptor accepts no more from that listener for a
+  while; they wait in the backlog.
+- If an address has reached its number, a further connection is closed at once. If it opens connections too fast, the acceptor
+  keeps a new one for a moment and then closes it (``throttle``), so that a client that connects again at once is slowed down.
 - The control listener is protected: it may have its own number whatever the others have. If there are too many altogether, the
   processors close connections of the other listeners (``evict``).
 
 A rate is a token bucket of one second: after a pause, as many may come at once as come in a second.
 
-What is delivered unasked counts for its client's ``consumer_byte_rate``, which is the quota of Kafka's Fetch, too: messages of
-Pulsar's consumers, and buffers of the shuffle service's readers.
+*Delivered bytes.* Messages of Pulsar's consumers and buffers of the shuffle service's readers are delivered unasked and count for
+the client's ``consumer_byte_rate``, which is the quota of Kafka's Fetch, too. They count when they are sent. A receiver whose
+client is in debt then gets nothing more until the debt is paid; it looks again each second, because the quota may have been
+changed. Other receivers of the same client learn of the debt with their next delivery. Any thread; nothing here waits.
 
-What is delivered counts when it is sent. A receiver whose client is in debt then gets nothing more until the debt is paid; it
-looks again each second, because the quota may have been changed. Other receivers of the same client learn of the debt with their
-next delivery.
-
-Any thread; nothing here waits.
-
-Mutes the connections of clients that have used up a quota, each for its throttle time.
-
-As in Kafka a response is sent at once, with the throttle time in it where the protocol has one, and the next request of the
-connection is not taken before that time is over. So clients that do not look at the throttle time are throttled, too.
-
-A connection's throttle begins and ends on its processor, and the table has an entry from the one to the other, or until the
-connection is closed. It ends by the timer, or before that by ``end_all``, when quotas have changed.
+*Throttling* mutes the connections of clients that have used up a quota, each for its throttle time. As in Kafka a response is
+sent at once, with the throttle time in it if the protocol has one, and the next request of the connection is not taken before
+that time is over. So clients that ignore the throttle time are throttled, too. A connection's throttle begins and ends on its
+processor, and the table has an entry from the beginning to the end, or until the connection is closed. The throttle ends by the
+timer, or before that by ``end_all``, when quotas have changed.
 
 Tests: tests/pulsar/subscriptions/test_consumer.py,
 tests/shuffle/test_quotas.py.
@@ -49,13 +42,13 @@ from broker.security.client_quotas import ClientQuotas, Kind
 _NO_LIMIT = 2**31 - 1
 # Kafka keeps a throttled connection for one window of its rate at most: 1 s.
 _THROTTLE_MAX_S = 1.0
-# Addresses whose rate is remembered. Beyond it the one that came first is forgotten: it begins with a full second.
+# Addresses whose rate is remembered. Beyond this number the oldest address is forgotten: it begins with a full second.
 _ADDRESSES_MAX = 10_000
 
 
 @attrs.frozen
 class ListenerLimits:
-    """Of one listener. ``max_per_second`` 0 = no limit."""
+    """The limits of one listener. ``max_per_second`` 0 = no limit."""
 
     max_connections: int = _NO_LIMIT
     max_per_second: float = 0.0
@@ -72,7 +65,7 @@ class Bucket:
         self._refilled_at = now
 
     def wait_s(self, now: float, rate: float) -> float:
-        """How long until one may come; 0: now."""
+        """The time until the next connection may come; 0: now."""
         self._tokens = min(max(1.0, rate), self._tokens + (now - self._refilled_at) * rate)
         self._refilled_at = now
         return 0.0 if self._tokens >= 1.0 else (1.0 - self._tokens) / rate
@@ -145,7 +138,7 @@ class ConnectionQuotas:
         return self._total >= self.max_connections
 
     def full_for(self, listener: str) -> bool:
-        """The same for one listener."""
+        """``full`` for a single listener."""
         limit = self.listeners.get(listener, _UNLIMITED).max_connections
         if listener in self._protected:
             return self._per_listener[listener] >= min(limit, self._protected[listener])
@@ -153,7 +146,7 @@ class ConnectionQuotas:
 
     @property
     def excess(self) -> int:
-        """How many connections are above the limit: it was lowered, or the protected listener has got one."""
+        """The number of connections above the limit: it was lowered, or the protected listener has got some."""
         return max(0, self._total - self.max_connections)
 
     def delay(self, now: float, listener: str) -> float:
@@ -220,7 +213,7 @@ class ConnectionQuotas:
             self._close(address, listener)
 
     def evict(self, address: str, listener: str) -> bool:
-        """True if there are too many connections: this one is no longer counted, and the caller closes it.
+        """True if there are too many connections: this connection no longer counts, and the caller closes it.
 
         The check and the count are one step, so that processors that call this at the same time do not close too many.
         """
@@ -255,7 +248,7 @@ class DeliveryQuota:
         return quotas.limits(Kind.FETCH) and quotas.take(Kind.FETCH, user, size, self._clock.monotonic()) > 0
 
     def when_to_look(self, user: str, look: Callable[[], None]) -> bool:
-        """Have ``look`` called, on the timer's thread, when the debt of the client may be paid. False: there is none."""
+        """Have ``look`` called, on the timer's thread, when the debt of the client may be paid. False: there is no debt."""
         meter = self._quotas.meters(user, "").fetch
         if meter is None:
             return False

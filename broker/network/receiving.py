@@ -1,4 +1,4 @@
-"""What arrives: reading from sockets, cutting frames, and running their requests or handing them to the handlers.
+"""Receiving: reading from sockets, cutting frames, and running their requests or handing them to the handlers.
 
 ``Receiving`` belongs to one processor, and only the processor's thread uses it. Two things differ from Kafka, both for speed and
 neither visible on the wire:
@@ -162,7 +162,7 @@ class Receiving:
         self._table.set_interest(connection, connection.interest & ~READ)
 
     def _refuse_memory(self, connection: ProcessorConnection, error: MemoryError) -> None:
-        """Close a connection whose bytes cannot be kept."""
+        """Close a connection for whose bytes there is no memory."""
         log.warning("memory_exhausted", peer=connection.peer.host, error=str(error))
         self._table.disconnect(connection)
 
@@ -234,8 +234,8 @@ class Receiving:
         self._on_room()  # the other processor may have been told
 
     def take_rest(self, connection: ProcessorConnection) -> None:
-        """The peer of a stream has gone. What it has sent before is handled: it may have said goodbye, and closed while more was
-        on its way to it, which resets the connection."""
+        """Handle the bytes that the peer of a stream sent before it left: it may have said goodbye, and closed while more was on
+        its way to it, which resets the connection."""
         for _ in range(_LAST_TURNS):
             connection.outgoing.clear()  # the service may have pushed more meanwhile
             connection.outgoing_bytes = connection.outgoing_files = 0
@@ -373,7 +373,7 @@ class Receiving:
         return start
 
     def hand_over(self, request: Request, handover: Handover) -> None:
-        """A request that was parked goes to a handler. A verb of `Mailbox`."""
+        """Give a parked request to a handler. A verb of `Mailbox`."""
         connection: ProcessorConnection = request.connection  # type: ignore[assignment]
         if connection.closed or connection.in_flight is not request:
             return
@@ -390,7 +390,7 @@ class Receiving:
             self.channel_waiters.add(connection, request)
 
     def _failed(self, connection: ProcessorConnection, error: Exception) -> None:
-        """Of what it has sent, something is wrong, or the broker is: close it after the responses to earlier requests."""
+        """The peer or the broker is at fault: close the connection after the responses to earlier requests."""
         if isinstance(error, ProtocolError):
             self._stats.protocol_errors += 1
             unlogged = self._violations.take(self._turns.now)
@@ -402,6 +402,6 @@ class Receiving:
                     error=str(error),
                     unlogged_before=unlogged,
                 )
-        else:  # the seam: what one connection sends never ends the processor
+        else:  # the seam: one connection's bytes never end the processor
             log.error("request_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
         self._sending.start_closing(connection)

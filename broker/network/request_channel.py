@@ -1,15 +1,12 @@
-"""The bounded queue between processors and handlers.
+"""The bounded queue between processors and handlers, and the handlers: threads that run requests which may block.
 
 Processors offer requests and never wait, handlers take them. If the channel is full, the processor leaves the request with its
-connection, which stays muted, and the channel calls the processor back when there is room.
+connection, which stays muted, and the channel calls the processor back when there is room. A handler owns the request that it is
+handling and nothing else.
 
 A request may name a *lane*. Only a limited number of requests of each lane, and of all lanes, are with handlers at a time. The
 others wait in their lane, so that slow kinds of requests leave handlers for the rest. One request of each lane may always be
-with a handler, and the lanes take turns with what there is beyond that.
-
-Handlers: threads that run requests which may block, so that processors never do.
-
-A handler owns the request that it is handling and nothing else.
+with a handler, and the lanes take turns with the other handlers.
 """
 
 from collections import deque
@@ -30,7 +27,7 @@ Taken = tuple[Service, Request, str | None]
 
 
 class Leave:
-    """What a handler takes that is to end."""
+    """Taken by a handler that is to end."""
 
 
 _LEAVE = Leave()
@@ -45,9 +42,9 @@ class _Lane:
 
 class RequestChannel:
     def __init__(self, capacity: int, lane_width: int = 1, lanes_extra: int | None = None) -> None:
-        """``capacity``: requests that may wait (Kafka's queued.max.requests). ``lane_width``: how many requests of one lane
-        may be with handlers at a time; only one of a lane in ``SERIAL``. ``lanes_extra``: how many of all lanes together, beside
-        one of each; None: as many as their width allows."""
+        """``capacity``: requests that may wait (Kafka's queued.max.requests). ``lane_width``: the number of requests of a lane
+        that may be with handlers at a time; only one of a lane in ``SERIAL``. ``lanes_extra``: the number of all lanes
+        together, beside one of each; None: as many as their width allows."""
         self.capacity = capacity
         self.lane_width = lane_width
         self.lanes_extra = lanes_extra
@@ -119,7 +116,7 @@ class RequestChannel:
     def take(self, timeout: float | None) -> Taken | Leave | None:
         """The oldest request that may be handled now; None after ``timeout`` s or when woken. Call ``done`` afterwards.
 
-        A ``Leave`` means that this handler is one too many."""
+        A ``Leave`` means that there is a handler too many."""
         try:
             item = self._queue.get(timeout != 0, timeout)
         except QueueEmpty:
@@ -141,14 +138,14 @@ class RequestChannel:
         if name is None:
             return
         with self._lock:
-            lane = self._lanes[name] = self._lanes.pop(name)  # the last one: now it is the turn of the others
+            lane = self._lanes[name] = self._lanes.pop(name)  # the last lane: now it is the turn of the others
             lane.running -= 1
             following = self._following()
         for each in following:
             self._queue.put(each)
 
     def resize_lanes(self, width: int, extra: int | None = None) -> None:
-        """Change how many requests of one lane, and of all, may be with handlers at a time."""
+        """Change the numbers of requests of a lane, and of all, that may be with handlers at a time."""
         with self._lock:
             self.lane_width, self.lanes_extra = width, extra
             following = self._following()
@@ -178,7 +175,7 @@ class Handler:
         clock: Clock,
         on_leave: Callable[["Handler"], None] = lambda _: None,
     ) -> None:
-        """``on_leave`` is called on the handler's thread when it is to end: there are to be fewer."""
+        """``on_leave`` is called on the handler's thread when it is to end."""
         self._on_leave = on_leave
         self._channel = channel
         self._outbox = outbox
@@ -195,7 +192,7 @@ class Handler:
             self._on_leave(self)
             return True
         service, request, _ = item
-        # Taken off the request: what was parked refers to its request, and is not to wait for the garbage collector.
+        # Taken off the request: parked work refers to its request, and must not wait for the garbage collector.
         prepared, request.prepared = request.prepared, None
         began = self.busy_since = self._clock.monotonic()
         if not request.taken_at:  # else it was parked before

@@ -58,8 +58,8 @@ class ProcessorOutbox:
 
 
 class Sending:
-    """``dirty``: connections that have something to send. ``high_water_bytes``: what a connection whose requests are answered may
-    have queued before its next one is put off; the processor lowers it while all connections together have too much."""
+    """``dirty``: connections with bytes to send. ``high_water_bytes``: what a connection whose requests are answered may
+    have queued before its next request is put off; the processor lowers it while all connections together have too much."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Sending:
         give_token: Callable[[], None],
         take_rest: Callable[[ProcessorConnection], None],
     ) -> None:
-        """``take_rest``: the peer of this stream has gone, and what it has sent before is to be handled."""
+        """``take_rest``: handles the bytes that the peer of a stream sent before it left."""
         self.dirty: list[ProcessorConnection] = []
         self.high_water_bytes = high_water_bytes
         self._usual_high_water_bytes = high_water_bytes
@@ -123,7 +123,7 @@ class Sending:
             self._turns.answered(connection)
 
     def close_connection(self, request: Request, _: None = None) -> None:
-        """Close once what was queued before has been sent."""
+        """Close once the bytes queued before have been sent."""
         connection: ProcessorConnection = request.connection  # type: ignore[assignment]
         if not connection.closed:
             self.start_closing(connection)
@@ -195,7 +195,7 @@ class Sending:
             self._drained(connection)
 
     def _drained(self, connection: ProcessorConnection) -> None:
-        """Its peer reads again: what is queued has come below the low-water mark."""
+        """Note that the peer reads again: the queued bytes have come below the low-water mark."""
         connection.holds &= ~UNWRITABLE
         self._turns.run_later(connection)
         try:
@@ -211,7 +211,9 @@ class Sending:
         else:
             log.debug("send_failed", peer=connection.peer.host, error=str(error))
             if isinstance(error, ConnectionError) and not connection.session.in_flight_max:
-                if connection is self._turns.dispatching:  # what it has sent is handled first; then this is tried again
+                if (
+                    connection is self._turns.dispatching
+                ):  # its received bytes are handled first; then this is tried again
                     self.mark_dirty(connection)
                     return
                 self._take_rest(connection)

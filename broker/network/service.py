@@ -4,10 +4,9 @@ A ``Session`` says how long a frame is and parses it; a ``Service`` acts on it. 
 bounds the frames, accounts for their memory, mutes connections, keeps responses in order, and controls the flow. Nothing here
 knows a protocol.
 
-What other threads may ask of a processor, and nothing else of it: the mailbox in which they leave work.
-
-A verb is never called by others. It goes through ``submit`` with its two arguments, which runs it on the processor's thread.
-The module is below requests and connections, so a verb's arguments have no types here: the parts of `Processor` declare them.
+``Mailbox`` is the interface by which other threads leave work with a processor. A verb is never called by others. It goes through
+``submit`` with its two arguments, which runs it on the processor's thread. This module is below requests and connections, so a
+verb's arguments have no types here: the parts of `Processor` declare them.
 
 Tests: tests/network/test_processor.py,
 tests/network/test_sending_outbox.py.
@@ -44,7 +43,7 @@ class Mailbox(Protocol):
 
     @property
     def hand_over(self) -> Verb:
-        """(request, what goes with it): a parked request goes to a handler."""
+        """(request, its handover): a parked request goes to a handler."""
 
     @property
     def give_back(self) -> Verb:
@@ -86,9 +85,9 @@ class Connection(Protocol):
     """
 
     data: Any  # for the service
-    # Who the client is: ANONYMOUS until a TLS certificate or the service has said. Any thread may read it.
+    # The client's principal: ANONYMOUS until a TLS certificate or the service sets it. Any thread may read it.
     principal: Principal
-    # Set by the service, on any thread: told the time (s) that sending takes each time, and Clock.monotonic() after it.
+    # Set by the service, on any thread: called with the time (s) of each send, and Clock.monotonic() after it.
     on_flushed: Callable[[float, float], object] | None
     keep: bool  # set by the service: do not close the connection when it is idle
     # False while more than the high-water mark is queued. A service that has more to send than it may queue sets it to False
@@ -131,13 +130,13 @@ class Request:
 
     A request refers to its bytes only through ``frame``, by offsets and not by slices, because the reactor may move the frame
     between ``inline`` and ``handle``. ``frame`` is valid until ``handle`` returns or the request is answered, whichever comes
-    first; then its memory is reused. Where sessions take one request at a time, one that a handler has handled keeps its frame
-    until it is answered or its connection is closed.
+    first; then its memory is reused. In sessions that take one request at a time, a request that a handler has handled keeps its
+    frame until it is answered or its connection is closed.
     """
 
     __slots__ = ("connection", "done", "frame", "handled_at", "lane", "prepared", "received_at", "taken_at")
 
-    # What kind of request it is, for the metrics: one of a bounded number of texts.
+    # The kind of request, for the metrics: one of a bounded number of texts.
     kind: str = "other"
     # How many of the client's requests it stands for, for the metrics.
     count: int = 1
@@ -168,8 +167,8 @@ class Session(Protocol):
 
     A session may have a ``deadline`` (Clock.monotonic() s), which it may change: from then on the processor closes the
     connection, whatever it does, within about a second, or ten if the processor has thousands of connections. It may have
-    ``client_words``, a mapping: what the client says of itself, as ``client_id``, ``software`` and ``version``, which any thread
-    may read.
+    ``client_words``, a mapping: the client's own ``client_id``, ``software`` and ``version``, which any thread
+    ``software`` and ``version``, which any thread may read.
     """
 
     in_flight_max: int  # 1 (Kafka): muted while a request is being handled. 0: never muted for requests.
@@ -230,7 +229,7 @@ class Service(Protocol):
         """Act on the request and answer it through ``outbox``, now or later, from any thread. An exception is logged and closes
         the connection.
 
-        ``prepared`` is the value that ``inline`` has returned, or the one in its ``Handover``.
+        ``prepared`` is the value that ``inline`` has returned, or that in its ``Handover``.
         """
 
     def writable(self, connection: Connection) -> None:

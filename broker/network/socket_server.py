@@ -39,7 +39,7 @@ CONTROL_CONNECTIONS = 100
 
 @attrs.frozen
 class Binding:
-    """A listener as configured: ports ``port`` to ``port_max`` are tried in order; 0 = any free one."""
+    """A listener as configured: ports ``port`` to ``port_max`` are tried in order; 0 = any free port."""
 
     name: str
     service: str  # key of the service for its connections
@@ -103,7 +103,7 @@ class SocketServer:
         )
 
     def bind(self, bindings: Sequence[Binding]) -> None:
-        """Bind every listener, before anything is served. ConfigError where one can't be."""
+        """Bind every listener, before anything is served. ConfigError if that fails."""
         try:
             for binding in bindings:
                 listener = self._bind(binding)
@@ -123,7 +123,7 @@ class SocketServer:
         return None if self._attach is None else self._attach()
 
     def attach(self, attach: Callable[[], Attachment | None]) -> None:
-        """What is made here is attached to a processor of the data plane, for each one. Before the start."""
+        """Have ``attach`` make an attachment for each processor of the data plane. Before the start."""
         self._attach = attach
 
     def start(self, services: Mapping[str, Service]) -> None:
@@ -162,7 +162,7 @@ class SocketServer:
 
     @property
     def left_behind(self) -> int:
-        """Threads that did not end when they were asked to: what they use is still in use."""
+        """Threads that did not end when they were asked to: their resources are still in use."""
         return sum(plane.left_behind for plane in self.planes) + self._timer_left_behind
 
     @property

@@ -1,7 +1,7 @@
-"""Connections of a processor that wait for the request channel or for request memory, in the order in which they came.
+"""Connections of a processor that wait for the request channel or for request memory, in the order of their arrival.
 
-On the processor's thread. The channel and the pool tell the processor when to retry, from any thread, by the callback that they
-were given: it may ring although another processor has been faster, and a connection that gets nothing goes on waiting.
+On the processor's thread. The channel and the pool tell the processor when to retry, from any thread, by its callback: that may
+ring although another processor has been faster, and a connection that gets nothing goes on waiting.
 
 Tests: tests/network/test_request_memory.py, tests/network/test_socket_server.py, tests/network/test_any_order.py.
 """
@@ -25,7 +25,7 @@ class ChannelWaiters:
         self._channel = channel
         self._on_room = on_room
         self._resume = resume
-        # By lane: where one lane is full, there may be room in another one, or for requests without a lane.
+        # By lane: if a lane is full, there may be room in another lane, or for requests without a lane.
         self._lanes: dict[str | None, deque[ProcessorConnection]] = {}
 
     def add(self, connection: ProcessorConnection, request: Request) -> None:
@@ -72,7 +72,7 @@ class MemoryWaiters:
         self.connections.append(connection)
 
     def retry(self) -> None:
-        """Give memory to those who wait, in their order. Where the rest is only for frames that it completes, skip others."""
+        """Give memory to the waiters in order. If the rest of the memory is only for frames that it completes, skip others."""
         waiting, self.connections = self.connections, deque()
         none_left = [False, False]  # for frames that would have to grow again, and for those that would not
         for connection in waiting:

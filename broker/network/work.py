@@ -1,10 +1,10 @@
-"""What one request may cost, and which thread runs it: the limits of all services that read a body of many entries.
+"""The permitted cost of a request, and the thread that runs it: the limits of all services that read a body of many entries.
 
 A request is charged before the work is done. Its *entries* (the elements of all arrays of its body) are counted while it is
 parsed, before objects are made of them, and the bytes of its response are limited while it is written. Long work checks every
-``CHECK_EVERY`` entries whether its client is still there.
+``CHECK_EVERY`` entries whether its client is still connected.
 
-Where a request runs is decided before parsing, by the size of the body:
+The size of the body decides before parsing where a request runs:
 
 - up to ``INLINE_BYTES`` it may run on the connection's processor, if it cannot block;
 - up to ``BULK_BYTES`` any handler runs it;
@@ -35,7 +35,7 @@ RESPONSE_MAX_BYTES = 64 * 1024 * 1024
 CHECK_EVERY = 256
 
 # Logs that all parked fetches together may watch: 16 fetches of 10,000 partitions, about 60 MB. A fetch beyond that is answered
-# at its deadline, without noticing what is appended meanwhile.
+# at its deadline, without noticing appends meanwhile.
 WATCHES_MAX = 160_000
 # A fetch of at most so many logs watches them in any case. Otherwise 16 connections could make every consumer wait for its
 # deadlines. With 10,000 connections these are as many logs again.

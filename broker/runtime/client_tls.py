@@ -1,13 +1,13 @@
-"""TLS on the client's side: the settings, the context that is made of them, and why a handshake has failed.
+"""TLS on the client's side: the settings, their context, the reasons for a failed handshake, and the socket.
 
-Any thread. ``ssl`` reads a key only from a file. So a key that was given as text or in a PKCS#12 store goes through a file that
-only this user can read, encrypted under a password of the moment, and the file is removed at once.
+The settings and the context are for any thread. ``ssl`` reads a key only from a file. So a key that was given as text or in a
+PKCS#12 store goes through a file that only this user can read, encrypted under a temporary password, and the file is removed at
+once.
 
-TLS on a connected, non-blocking socket, the client's end. The broker's end is elsewhere, because it must bound what a stranger
-may cost; a client chooses its broker.
-
-One thread uses it. OpenSSL reads one record at a time from the descriptor, so a poller sees what has not been read; ``buffered``
-says that the rest of a record is here already and that the poller will not report it.
+``ClientTlsSocket`` wraps a connected, non-blocking socket and belongs to one thread. (The broker's end is elsewhere, because it
+must bound the cost of strangers; a client chooses its broker.) OpenSSL reads one record at a time from the descriptor, so a
+poller sees the unread bytes; ``buffered`` says that the rest of a record is here already and that the poller will not report
+it.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class TlsSettings:
 
     @property
     def has_certificate(self) -> bool:
-        """Whether the client shows one."""
+        """Whether the client shows a certificate."""
         return (self.certificate_file or self.certificate_data or self.key_pkcs12) is not None
 
 
@@ -81,7 +81,7 @@ def refusal(error: ssl.SSLError) -> TlsRefused:
 
 
 def _advice(error: ssl.SSLCertVerificationError) -> str:
-    # X509_V_ERR_: 18 to 21 are about an authority that is unknown, 62 and 64 about names.
+    # X509_V_ERR_: 18 to 21 are about an unknown authority, 62 and 64 about names.
     if error.verify_code in (2, 18, 19, 20, 21):
         return " (set ssl.truststore.location or ssl.ca.location to the authority that has signed it)"
     if error.verify_code in (62, 64):
@@ -112,7 +112,7 @@ def tls_context(settings: TlsSettings) -> TlsContext:
 
 
 def _load_own(context: TlsContext, settings: TlsSettings) -> None:
-    """The client's certificate, if it has one."""
+    """Load the client's certificate, if it has any."""
     password = settings.key_password or ""
     if settings.key_pkcs12 is not None:
         passing = secrets.token_hex(16)
@@ -148,7 +148,7 @@ def _store_as_pem(path: str, password: str, passing: str) -> str:
     if key is None or certificate is None:
         raise ValueError(f"{path}: a store without a key")
     encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(passing.encode()))
-    return b"".join([encrypted, *(one.public_bytes(Encoding.PEM) for one in (certificate, *chain))]).decode()
+    return b"".join([encrypted, *(cert.public_bytes(Encoding.PEM) for cert in (certificate, *chain))]).decode()
 
 
 def _authorities(path: str, password: str | None) -> str:
@@ -158,8 +158,8 @@ def _authorities(path: str, password: str | None) -> str:
         store = pkcs12.load_pkcs12(_read(path), None if password is None else password.encode())
     except ValueError:
         raise ValueError(f"{path}: no PKCS#12 store, or another password") from None
-    found = [store.cert, *store.additional_certs]
-    text = b"".join(one.certificate.public_bytes(Encoding.PEM) for one in found if one is not None).decode()
+    entries = [store.cert, *store.additional_certs]
+    text = b"".join(cert.certificate.public_bytes(Encoding.PEM) for cert in entries if cert is not None).decode()
     if not text:
         raise ValueError(f"{path}: a store without a certificate")
     return text
@@ -188,7 +188,7 @@ class _naming:
 
 
 def _why(error: ssl.SSLError) -> str:
-    # OpenSSL gives no reason for a wrong password of a PKCS#8 key, nor for what is no PEM.
+    # OpenSSL gives no reason for a wrong password of a PKCS#8 key, nor for text that is no PEM.
     reason = error.reason or ""
     if not reason or "DECRYPT" in reason or "PASSWORD" in reason:
         return "no PEM of what is needed here, or its key has another password (ssl.key.password)"
@@ -227,7 +227,7 @@ class ClientTlsSocket:
         return 0
 
     def recv_into(self, buffer: memoryview) -> int:
-        """As ``Socket``. Raises TlsRefused where the peer refuses our certificate: with TLS 1.3 that is after the handshake."""
+        """As ``Socket``. Raises TlsRefused if the peer refuses our certificate: with TLS 1.3 that happens after the handshake."""
         filled, size = 0, len(buffer)
         self.buffered = False
         while filled < size:
@@ -265,7 +265,7 @@ class ClientTlsSocket:
         return sent or WOULD_BLOCK
 
     def close(self) -> None:
-        """Say goodbye, as far as that is possible at once, and close."""
+        """Send a close_notify if that is possible at once, and close."""
         with contextlib.suppress(OSError, ValueError):
             self._socket.unwrap()
         self._socket.close()

@@ -1,4 +1,4 @@
-"""Copies files whole and durably, for backups: bytes with their checksum, and second names where both are on one disk.
+"""Copies files whole and durably, for backups: bytes with their checksum, and second names if both are on one disk.
 
 Runs in commands, on their main thread. Raises OSError.
 """
@@ -15,7 +15,7 @@ _PIECE_BYTES = 1024 * 1024
 
 
 class Identity(NamedTuple):
-    """By these a file is taken for the same one, with the same content, as when it was last looked at."""
+    """Identifies a file and its content: equal identities mean that neither has changed."""
 
     inode: int
     size: int
@@ -34,7 +34,7 @@ def copy_file(source: str, target: str, size: int, tick: Callable[[int], None] =
     """
     checksum = left = 0
     with open(source, "rb", buffering=0) as reading:
-        # A link that somebody has put there is not followed: root may be writing into another user's directory.
+        # A link that somebody put there is not followed: root may be writing into another user's directory.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(target, flags, 0o600)
         with open(descriptor, "wb", buffering=0) as writing:
@@ -86,12 +86,12 @@ def append_line(path: str, line: str) -> None:
 
 
 def make_private_directory(path: str) -> None:
-    """With its parents, for this user only; one that is there stays as it is."""
+    """Make it and its parents, for this user only; an existing directory stays as it is."""
     os.makedirs(path, mode=0o700, exist_ok=True)
 
 
 def make_directory_for_owner_of(directory: str, path: str) -> None:
-    """Make ``path`` below ``directory`` with what is missing between them, each for the owner of ``directory`` only."""
+    """Make ``path`` below ``directory`` with the missing directories between them, each for the owner of ``directory`` only."""
     missing = []
     while path != directory and not os.path.isdir(path):
         missing.append(path)

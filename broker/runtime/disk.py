@@ -31,7 +31,7 @@ WRITE_PIECE_BYTES = 256 * 1024
 _VECTOR_MAX = 1024
 # Of the page cache, nearly everywhere.
 PAGE_BYTES = 4096
-# Of the log files whose fsyncs the kernel is given with one call.
+# The number of log files whose fsyncs the kernel gets with one call.
 SYNCS_AT_ONCE = 128
 # The kernel reads ahead in windows of this size, so a cold range shows at one of these steps.
 RESIDENT_STEP_BYTES = 128 * 1024
@@ -86,7 +86,7 @@ class SyncQueue(Protocol):
 
     @property
     def pending(self) -> int:
-        """How many have begun whose results were not taken."""
+        """The number of begun syncs whose results were not taken."""
 
     @property
     def room(self) -> int:
@@ -102,7 +102,7 @@ class SyncQueue(Protocol):
         """
 
     def results(self, patience_s: float = 0.0) -> Sequence[tuple[Any, OSError | None]]:
-        """The names of those that are done, with their errors. Waits for one for up to ``patience_s``."""
+        """The names of the finished files, with their errors. Waits up to ``patience_s`` for the first."""
 
     def close(self) -> None:
         """The results of those that are pending are lost."""
@@ -126,7 +126,7 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def is_dir(self, path: str) -> bool:
-        """A directory, or a link to one."""
+        """True for a directory, or a link to one."""
 
     def is_link(self, path: str) -> bool:
         """A symbolic link, whatever it leads to."""
@@ -148,7 +148,7 @@ class Disk(Protocol):
         """Make creations, renames and removals in this directory durable."""
 
     def syncs_at_once(self) -> int:
-        """How many files one ``sync_all`` can sync at the same time, 1 if it would take them one after the other."""
+        """The number of files that ``sync_all`` syncs at the same time; 1 if it takes them one after the other."""
 
     def sync_all(self, files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
         """``sync`` several files, at most ``syncs_at_once``: the position of each and its error, as soon as it is done.
@@ -157,7 +157,7 @@ class Disk(Protocol):
         """
 
     def sync_queue(self) -> "SyncQueue | None":
-        """For a thread that goes on with other work meanwhile; None if every ``sync`` needs a thread."""
+        """A queue for a thread that goes on with other work meanwhile; None if every ``sync`` needs a thread."""
 
     def free_bytes(self, path: str) -> int: ...
 
@@ -254,7 +254,7 @@ class SystemFile:
         data = os.pread(self._fd, size, offset)
         if len(data) == size or not data:
             return data
-        parts = [data]  # reads may be short before the end of a file: continue until one is empty
+        parts = [data]  # reads may be short before the end of a file: continue until a read is empty
         read = len(data)
         while read < size:
             data = os.pread(self._fd, size - read, offset + read)
@@ -324,8 +324,8 @@ class SystemDisk:
 
     def __init__(self) -> None:
         self._give_back: tuple[Callable[[], bool], ...] = ()
-        self._aio: list[KernelAio] = []  # those that nobody uses at the moment
-        self._aio_offered = True  # until one cannot be made
+        self._aio: list[KernelAio] = []  # those not in use
+        self._aio_offered = True  # until making one fails
 
     def when_exhausted(self, give_back: Callable[[], bool]) -> None:
         self._give_back = (*self._give_back, give_back)

@@ -1,15 +1,13 @@
-"""Files that only the user of this process may read, because they contain secrets. On systems without such rights they are
-ordinary files.
+"""Files beside the log: secret files, small text files, log files, packaged files, and why a path cannot be used.
 
-Small text files: settings, passwords, tokens.
+Secret files can be read only by the user of this process. On systems without such rights they are ordinary files.
 
-A file to which lines are appended, and which is opened anew after it was renamed. Any thread.
+``LogFile`` gets lines appended and is opened anew after it was renamed. Any thread.
 
-Says why this process may not use a path: who it runs as, who owns what is in the way, and the command that mends it.
+``explain_denial`` names the user of this process, the owner of the path and the command that mends it. An operator sees this
+when a volume belongs to another user than that of the container or unit.
 
-An operator sees this when a volume belongs to another user than the one that a container or a unit runs the broker as.
-
-Files that are part of the package, wherever it is installed.
+Packaged files are found wherever the package is installed.
 """
 
 import contextlib
@@ -24,9 +22,9 @@ from importlib.resources.abc import Traversable
 
 
 def create_private(path: str) -> bool:
-    """Make an empty file. False, and nothing has happened, if there is one or it cannot be made."""
+    """Make an empty file. False, without any change, if it exists or cannot be made."""
     try:
-        # Only a new file is opened: closing one would end the locks that this process has on it.
+        # Only a new file is opened: closing an existing file would end the locks that this process has on it.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError:
         return False
@@ -34,13 +32,13 @@ def create_private(path: str) -> bool:
 
 
 def make_private(path: str) -> None:
-    """Take the rights of other users to this file away, if that is possible."""
+    """Take the rights to this file from other users, if that is possible."""
     with contextlib.suppress(OSError):
         os.chmod(path, 0o600)
 
 
 def read_text(path: str, most: int) -> str:
-    """The whole file. OSError; ValueError for one of more than ``most`` bytes, or that is no UTF-8. No error shows the text."""
+    """The whole file. OSError; ValueError for a file of more than ``most`` bytes or not in UTF-8. No error shows the text."""
     with open(path, "rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -64,7 +62,7 @@ class LogFile:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
 
     def reopen(self) -> None:
-        """Go on in a new file of that name. May be called by a signal handler. If it cannot be opened, the old one stays."""
+        """Continue in a new file of that name. A signal handler may call it. If it cannot be opened, the old file stays."""
         try:
             descriptor = self._open()
         except OSError:
@@ -90,10 +88,10 @@ def explain_denial(error: OSError, path: str) -> str:
     if error.errno not in _DENIED:
         return error.strerror or str(error)
     reason = error.strerror or str(error)
-    found = _nearest(os.path.abspath(path))
-    if found is None:
+    nearest = _nearest(os.path.abspath(path))
+    if nearest is None:
         return f"{reason}; this process runs as {_user(os.geteuid(), os.getegid())}"
-    there, status = found
+    there, status = nearest
     uid, gid = os.geteuid(), os.getegid()
     who = f"this process runs as {_user(uid, gid)}"
     whose = f"{there} belongs to {_user(status.st_uid, status.st_gid)} with mode {stat.S_IMODE(status.st_mode):04o}"
@@ -113,7 +111,7 @@ def explain_access(path: str) -> str | None:
 
 
 def _nearest(path: str) -> tuple[str, os.stat_result] | None:
-    """The path, or the directory above it that is there, and what it is."""
+    """The path, or the nearest existing directory above it, and its status."""
     while True:
         try:
             return path, os.stat(path)

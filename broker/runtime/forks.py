@@ -1,10 +1,10 @@
-"""Forked processes: owners of locks and connections are told in the child.
+"""Forked processes, whose locks and connections are reset in the child; and calls from coroutines to blocking functions.
 
 A forked child has copies of everything but threads: of locks that another thread may have held, and of descriptors that are the
 parent's connections. Their owners are told in the child before anything else runs there. They replace the locks and close
 the descriptors without sending anything. Nothing happens in the parent.
 
-Calls from coroutines to functions that block. The only module that knows asyncio, whose import takes 50 ms.
+The only module that knows asyncio, whose import takes 50 ms.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ def call_in_child(function: Callable[[], None]) -> None:
 
 
 def count() -> int:
-    """How many forks lie between the first process and this one. A number noted in a parent is smaller."""
+    """The number of forks between the first process and this one. A number noted in a parent is smaller."""
     return _forks.count
 
 

@@ -5,7 +5,7 @@ threads, this costs more than the fsyncs do. The kernel can be given many fsyncs
 ``IOCB_CMD_FDSYNC``, since Linux 4.18); its own threads do them, all at once. 100 files with a new record each took 2.3 ms this
 way, and 4 us of this process's CPU time a file; with 8 or 16 threads they took 5 ms and 45 us.
 
-A thread that waits for sockets, too, is told by a descriptor that an fsync is done (``KernelSyncQueue``).
+A descriptor tells a thread that also waits for sockets that an fsync is done (``KernelSyncQueue``).
 
 Source: the kernel's include/uapi/linux/aio_abi.h. Neither Python nor the C library has these calls.
 """
@@ -26,8 +26,8 @@ from typing import Generic, Protocol, TypeVar
 _CALLS = {"x86_64": (206, 209, 208, 207), "aarch64": (0, 2, 4, 1), "riscv64": (0, 2, 4, 1)}
 
 _FDSYNC = 3
-# struct iocb: data, key, rw_flags, opcode, priority, descriptor, then what only reads and writes use; flags, and the eventfd that
-# is told of the end if the flag says so.
+# struct iocb: data, key, rw_flags, opcode, priority, descriptor, then fields that only reads and writes use; flags, and the
+# eventfd that is told of the end if the flag says so.
 _IOCB = struct.Struct("=QIIHhI32xII")
 _RESFD = 1
 # struct io_event: data, obj, res, res2.
@@ -35,7 +35,7 @@ _EVENT = struct.Struct("=QQqq")
 
 T = TypeVar("T")
 
-# Contexts that nobody uses, by their size: the kernel takes some 30 ms to destroy one, and a process that starts a broker for
+# Unused contexts, by their size: the kernel takes some 30 ms to destroy one, and a process that starts a broker for
 # each of its tests would spend most of their stops with it.
 _IDLE_MAX = 8
 _idle: list[tuple[int, ctypes.c_ulong]] = []
@@ -54,7 +54,7 @@ class HasDescriptor(Protocol):
 class KernelAio:
     """Fsyncs of up to ``size`` files at once. Any thread, one at a time.
 
-    Raises OSError where it is not available: another system or architecture, a sandbox that forbids the calls, or too many users
+    Raises OSError if it is not available: another system or architecture, a sandbox that forbids the calls, or too many users
     (``fs.aio-max-nr``).
     """
 
@@ -70,7 +70,7 @@ class KernelAio:
             if _call(ctypes.c_long(setup), ctypes.c_uint(size), ctypes.byref(context)):
                 raise _error()
         self._context = context
-        self._outstanding = [0]  # requests that the kernel has taken and whose results were not
+        self._outstanding = [0]  # requests taken by the kernel whose results were not taken
         weakref.finalize(self, _give_up, destroy, context, size, self._outstanding).atexit = False
         self._requests = ctypes.create_string_buffer(_IOCB.size * size)
         start = ctypes.addressof(self._requests)
@@ -82,9 +82,9 @@ class KernelAio:
         """The position of each descriptor and its error, in the order in which they are done. At most ``size`` descriptors.
 
         None whenever nothing was done for ``patience_s``. Read the iterator to its end: nothing else waits for the kernel.
-        Descriptors that the kernel does not take are synced one by one.
+        Descriptors that the kernel refuses are synced one by one.
         """
-        self._turn += self.size  # tells the events of this call from those of one that was not read to its end
+        self._turn += self.size  # distinguishes the events of this call from those of an abandoned call
         first = self._turn
         for number, descriptor in enumerate(descriptors):
             self._prepare(number, first + number, descriptor, 0, 0)
@@ -121,7 +121,7 @@ class KernelAio:
     def _wait(self, least: int, patience_s: float) -> list[tuple[int, OSError | None]]:
         """The data and the error of each request that is done, ``least`` of them unless that takes longer than ``patience_s``.
 
-        Raises OSError if what the kernel did will never be known. Another fsync need not report an error a second time.
+        Raises OSError if the kernel's results can never be known. Another fsync need not report an error a second time.
         """
         timeout = struct.pack("=qq", int(patience_s), int(patience_s % 1 * 1e9))
         count = self._call(self._get_events, ctypes.c_long(least), ctypes.c_long(self.size), self._events, timeout)
@@ -144,26 +144,26 @@ class KernelAio:
 def _idle_context(size: int) -> ctypes.c_ulong | None:
     for _ in range(len(_idle)):
         try:
-            found, context = _idle.pop()
+            capacity, context = _idle.pop()
         except IndexError:  # another thread has it
             break
-        if found == size:
+        if capacity == size:
             return context
-        _idle.insert(0, (found, context))
+        _idle.insert(0, (capacity, context))
     return None
 
 
 def _give_up(destroy: int, context: ctypes.c_ulong, size: int, outstanding: list[int]) -> None:
     if not outstanding[0] and len(_idle) < _IDLE_MAX:
         _idle.append((size, context))
-    else:  # it waits for what was not read to its end
+    else:  # it waits for a call that was not read to its end
         _call(ctypes.c_long(destroy), context)  # type: ignore[misc]
 
 
 class KernelSyncQueue(Generic[T]):
     """Fsyncs that the kernel does while the thread goes on. For one thread, or several one after the other.
 
-    Raises OSError where it is not available, as ``KernelAio`` does.
+    Raises OSError if it is not available, as ``KernelAio`` does.
     """
 
     def __init__(self, size: int) -> None:
@@ -176,7 +176,7 @@ class KernelSyncQueue(Generic[T]):
 
     @property
     def pending(self) -> int:
-        """Fsyncs whose results were not taken."""
+        """The number of fsyncs whose results were not taken."""
         return len(self._pending)
 
     @property
@@ -207,7 +207,7 @@ class KernelSyncQueue(Generic[T]):
         try:
             os.read(self._bell, 8)
         except BlockingIOError:
-            pass  # not a word of it yet, or this was called without being told
+            pass  # no event yet, or this was called without an event
         pending = self._pending
         if not pending:
             return []
@@ -252,7 +252,7 @@ class _DlInfo(ctypes.Structure):
 
 @functools.cache
 def is_interposed(name: str) -> bool:
-    """Whether a function of the C library is replaced by one of a preloaded library (``LD_PRELOAD``)."""
+    """Whether a function of the C library is replaced by that of a preloaded library (``LD_PRELOAD``)."""
     library = ctypes.CDLL(None)
     function, other = getattr(library, name, None), getattr(library, "syscall", None)
     if function is None or other is None:

@@ -1,10 +1,9 @@
-"""How much there may be of something: at a time (``Allowance``), or in a time (``TokenBucket``). For any thread.
+"""Limits: on an amount at a time (``Allowance``), or on a rate (``TokenBucket``). For any thread.
 
-Tokens flow into a bucket at the rate of a quota, up to what the quota allows in ``ahead_s`` seconds, which may be used at once.
-They may be taken while there are any, and more than there are: the bucket is in debt then, and its user is throttled for as long
-as it takes until the debt is paid. That is Kafka's (rate - quota) / quota * time, where the time is all the time there was: a
-client that always has something to send gets its quota, whatever it does in between. The caller passes the time (s), which never
-goes back.
+Tokens flow into a bucket at the rate of a quota, up to the quota of ``ahead_s`` seconds, which may be used at once. They may be
+taken while there are any, and more than there are: then the bucket is in debt, and its user is throttled until the debt is paid.
+That is Kafka's (rate - quota) / quota * time, where the time is the whole time: a client that always has something to send gets
+its quota, whatever it does in between. The caller passes the time (s), which never goes back.
 
 Kafka itself computes the rate of bytes and request time over 10 to 11 windows and forgets them one by one. So a client may use
 the quota of 10 s at once, and again when that is forgotten: in periods of 10 s it gets between 10 % and 140 % of its quota.
@@ -44,7 +43,7 @@ class Allowance:
 
 
 class TokenBucket:
-    """A new one is full. ``debt_s``: a debt that takes longer to pay (s) is forgotten."""
+    """A new bucket is full. ``debt_s``: a debt that takes longer to pay (s) is forgotten."""
 
     __slots__ = ("_acquire", "_ahead_s", "_debt_s", "_filled_at", "_quota", "_release", "_tokens")
 
@@ -84,17 +83,17 @@ class TokenBucket:
             self._release()
 
     def take_unless_in_debt(self, count: float, quota: float, now: float) -> float:
-        """Take them if there is no debt, even if there are fewer: 0. Otherwise how long it takes until the debt is paid."""
+        """Take ``count`` tokens if there is no debt, even if there are fewer: 0. Otherwise the time until the debt is paid."""
         throttle_s = self.take(0, quota, now)
         if not throttle_s:
             self.take(count, quota, now)
         return throttle_s
 
     def tokens(self, quota: float, now: float) -> float:
-        """How many there are; fewer than 0 is a debt."""
+        """The number of tokens; below 0 it is a debt."""
         self.take(0, quota, now)
         return self._tokens
 
     def idle(self, now: float) -> bool:
-        """It is full, as a new one is."""
+        """Whether the bucket is full, like a new bucket."""
         return not self._quota or self.tokens(self._quota, now) >= self._quota * self._ahead_s

@@ -90,9 +90,9 @@ class Network(Protocol):
         """Bind and listen; port 0 picks a free one. ``OSError`` (EADDRINUSE) as bind(2). Buffer sizes: -1 = the system's."""
 
     def connect(self, host: str, port: int, attempt: int = 0) -> Socket | None:
-        """A socket that is being connected: it turns writable when it is, and its first ``recv_into`` says how it went.
+        """A socket that is being connected: it turns writable when it is, and its first ``recv_into`` tells the result.
 
-        A name may have several addresses: ``attempt`` is which of them, and None says that there are no more. Looking up
+        A name may have several addresses: ``attempt`` is the number of the address; None after the last. Looking up
         a name blocks, an address does not. ``OSError`` where it fails at once.
         """
 
@@ -199,8 +199,8 @@ class SystemListener:
 
 
 def reserve_port(host: str, port: int) -> Callable[[], None] | None:
-    """Keep the kernel from giving this port to others until what is returned is called. Clients are refused meanwhile, as where
-    nobody listens, and another listener may take it. None if somebody has it, or if this system allows no such thing."""
+    """Keep the kernel from giving this port to others until the returned function is called. Clients are refused meanwhile, as if
+    nobody listened, and another listener may take it. None if the port is taken, or this system cannot do that."""
     if sys.platform != "linux":
         return None  # elsewhere, SO_REUSEADDR does not let a listener share a port that is only bound
     family, kind, proto, _, address = _passive(host, port)

@@ -1,9 +1,9 @@
-"""The bounded set of files that are open, shared by all that read and write files through it.
+"""The bounded set of open files, shared by all that read and write files through it.
 
 A file is opened when it is used and closed when it was not used for a while or too many are open, or when the process has no
-descriptor left for another. Any thread may use a file. One that is still in use somewhere (a ``FileRegion`` that is being sent)
-is not closed, because that would free no descriptor and the next user would open the file a second time. So clients that do not
-read what they have asked for hold at most one descriptor for each file, however many they are.
+descriptor left for another. Any thread may use a file. A file in use (a ``FileRegion`` that is being sent) is not closed, because
+that would free no descriptor and the next user would open the file a second time. So clients that do not read their responses
+hold at most one descriptor for each file, however many they are.
 """
 
 from collections import deque
@@ -15,9 +15,9 @@ from broker.runtime.threads import Lock
 
 # Files that are closed at a time for want of descriptors: enough that it does not happen at each of the next openings.
 _GIVEN_BACK: Final = 16
-# Files that are looked at before others may open one.
+# Files that are examined before others may open a file.
 _LOOKED_AT: Final = 256
-# To a file that nobody uses: that of its ``CachedFile`` and the one by which it is asked about.
+# References to an unused file: that of its ``CachedFile`` and that of the check itself.
 _OWN_REFERENCES: Final = 2
 
 
@@ -60,7 +60,7 @@ class CachedFile:
 
 
 class OpenFiles:
-    """At most about ``limit`` open files, or those that are in use: the ones used last (second chance, so that a use costs one
+    """At most about ``limit`` open files, or those in use: the files used last (second chance, so that a use costs one
     store)."""
 
     def __init__(self, disk: Disk, limit: int) -> None:
@@ -99,7 +99,7 @@ class OpenFiles:
                 cached.file = None
 
     def give_back(self) -> bool:
-        """No descriptor is left: close a part of what is open, what was used longest ago first. True if something was."""
+        """No descriptor is left: close a part of the open files, the least recently used first. True if any was closed."""
         with self._mutex:
             ring = self._ring
             closed = 0
@@ -115,7 +115,7 @@ class OpenFiles:
             return closed > 0
 
     def close_idle(self) -> None:
-        """Close what was not used since the last call."""
+        """Close the files that were not used since the last call."""
         left = len(self._ring)
         while left > 0:  # a piece at a time: whoever opens a file meanwhile must not wait for thousands to be closed
             closed: list[File | None] = []

@@ -4,7 +4,7 @@ A ``Poller`` belongs to one thread; only ``wakeup`` may be called from others. s
 Python >= 3.10 as it stands (it wants ``collections.Mapping``); see docs/decisions/0001-selectors2.md. Its ``modify`` to
 no events raises after it has already unregistered, so "no interest" is spelled ``unregister`` here.
 
-Where the selector is one of epoll, ``poll`` asks epoll itself, because selectors2 takes longer for that than the kernel does.
+If the selector uses epoll, ``poll`` asks epoll itself, because selectors2 takes longer for that than the kernel does.
 """
 
 import collections
@@ -19,7 +19,7 @@ from broker.runtime.threads import Lock
 
 READ = 1  # selectors2.EVENT_READ
 WRITE = 2  # selectors2.EVENT_WRITE
-# Events of one wait. The kernel begins the next one with those that were left over.
+# Events of one wait. The kernel begins the next wait with the remaining events.
 _EVENTS_MAX = 512
 
 
@@ -74,7 +74,7 @@ assert (_selectors2.EVENT_READ, _selectors2.EVENT_WRITE) == (READ, WRITE)
 
 
 class _Alarm:
-    """A descriptor that can be made readable: an eventfd where there is one, else a pipe."""
+    """A descriptor that can be made readable: an eventfd if the system has it, else a pipe."""
 
     def __init__(self) -> None:
         # Between `ring` and `close`: a closed descriptor's number is soon reused, and the write would go into another file.
@@ -119,7 +119,7 @@ class _Alarm:
 
 
 class _EpollSelect:
-    """The ``select`` of selectors2's ``EpollSelector``, without what that does for old versions of Python."""
+    """The ``select`` of selectors2's ``EpollSelector``, without its work for old versions of Python."""
 
     def __init__(self, selector: Any) -> None:
         self._keys: dict[int, Any] = selector._fd_to_key
@@ -160,7 +160,7 @@ class SelectorPoller:
         try:
             self._selector.register(source, events, data)
         except OSError:
-            # It has noted the descriptor before it asked the system, and would refuse the next one of that number.
+            # It noted the descriptor before it asked the system, and would refuse the next descriptor of that number.
             self._selector.unregister(source)
             raise
 

@@ -1,15 +1,13 @@
-"""Ends the process without depending on threads or locks that may be stuck.
+"""The process: ending it, its limit of descriptors, its service manager, and its freed memory. Any thread.
 
-How many descriptors the process may have. Files, sockets and pollers share this limit.
+``exit_now`` does not depend on threads or locks that may be stuck.
 
-The limit belongs to the process. `broker serve` raises it; a broker that is embedded in another process only reads it.
+Files, sockets and pollers share the limit of descriptors, which belongs to the process. `broker serve` raises it; a broker that
+is embedded in another process only reads it.
 
-Tells systemd how the broker is doing, by the protocol of sd_notify(3): datagrams to the socket that NOTIFY_SOCKET names.
-
-Without that variable, which only a unit with ``Type=notify`` has, nothing happens. A message that cannot be sent is dropped: what
-the broker does must not depend on who supervises it. Any thread.
-
-How the C library treats memory that was freed. A setting of the whole process; any thread.
+``ServiceManager`` tells systemd the broker's state, by the protocol of sd_notify(3): datagrams to the socket of NOTIFY_SOCKET.
+Without that variable, which only a unit with ``Type=notify`` has, nothing happens. A message that cannot be sent is dropped: the
+broker's work must not depend on its supervisor.
 
 glibc returns freed memory to the kernel early: large blocks at once, and the end of the heap as soon as some hundred KiB of it
 are free. A process that works through data in pieces of megabytes then gets its memory anew for each piece. The kernel clears
@@ -69,7 +67,7 @@ UNLIMITED: Final = 2**31
 
 
 def descriptor_limit() -> int:
-    """The soft RLIMIT_NOFILE; ``UNLIMITED`` where there is none."""
+    """The soft RLIMIT_NOFILE; ``UNLIMITED`` if there is none."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return UNLIMITED if soft == resource.RLIM_INFINITY or soft > UNLIMITED else soft
 
@@ -89,7 +87,7 @@ _SEND_TIMEOUT_S = 1.0
 
 
 class ServiceManager:
-    """The one that has started this process, if it wants to be told."""
+    """The program that has started this process, if it wants to be told."""
 
     def __init__(self) -> None:
         # Taken out of the environment, so that programs started from here do not speak for the broker.
@@ -127,8 +125,8 @@ _kept = 0
 
 
 def keep_freed_memory(size: int) -> bool:
-    """Keep up to ``size`` bytes of freed memory (in each of the allocator's heaps) for what is allocated next. The largest size
-    that was asked for counts.
+    """Keep up to ``size`` bytes of freed memory (in each of the allocator's heaps) for later allocations. The largest size
+    that was requested counts.
 
     Returns False if the C library cannot do that, or if the user has set it up (``MALLOC_...``).
     """

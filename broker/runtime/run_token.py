@@ -1,13 +1,13 @@
 """Threads that run one at a time, so that they do not compete for the interpreter's lock.
 
-A thread gives up the interpreter's lock for each system call. If another thread waits for the lock, the first one finds it taken
-when its call returns, so both sleep and are woken again at every call. With a hundred connections on three processors, this took
-as much CPU time as the requests did. Threads with a run token hold it while they work, and give it up when they wait for
+A thread gives up the interpreter's lock for each system call. If another thread waits for the lock, the first thread finds it
+taken when its call returns, so both sleep and are woken again at every call. With a hundred connections on three processors, this
+took as much CPU time as the requests did. Threads with a run token hold it while they work, and give it up when they wait for
 something, or have the kernel copy so much that another thread should work meanwhile.
 
-The token guards nothing. A thread that waits for it looks every 2 ms whether the one that has it uses the CPU, or waits for a
-CPU. If not, it is in a system call that takes long, and nobody waits for the token for a while. So a disk that hangs, or takes
-2 ms or more again and again, delays the other threads by a tenth of their time at most.
+The token guards nothing. A thread that waits for it checks every 2 ms whether its holder uses the CPU, or waits for a CPU. If
+not, the holder is in a long system call, and for a while no thread waits for the token. So a disk that hangs, or takes 2 ms or
+more again and again, delays the other threads by a tenth of their time at most.
 
 Tests: tests/runtime/test_run_token.py.
 """
@@ -19,19 +19,19 @@ from collections.abc import Callable
 
 from broker.runtime.threads import Lock, get_ident, get_native_id
 
-# How long (s) a thread waits before it looks what the one with the token does, and how often it looks at most.
+# How long (s) a thread waits before it checks what the holder does, and the shortest time between two checks.
 PATIENCE_S = 0.002
 LOOKS = 20
 # The same where the CPU time of another thread is not known (macOS).
 BLIND_LOOKS = 2
-# How long (s) nobody waits for the token after somebody has waited in vain.
+# How long (s) no thread waits for the token after a thread has waited in vain.
 REST_S = 0.02
 
-# How long (s) a thread that has something to do keeps the token although another one waits. Waking it takes 30 to 50 us.
+# How long (s) a thread that has something to do keeps the token although another thread waits. Waking it takes 30 to 50 us.
 KEEP_S = 0.0003
-# How long (s) it goes on with what it has begun.
+# How long (s) it goes on with its begun work.
 LONG_S = 0.001
-# The kernel copies what is larger than this (bytes) for so long that another thread should work meanwhile.
+# The kernel copies more than this (bytes) for so long that another thread should work meanwhile.
 LARGE_BYTES = 64 * 1024
 
 _clock_of = getattr(time, "pthread_getcpuclockid", None)
@@ -46,19 +46,19 @@ class RunToken:
         # Held by the thread that has the token. It is handed over without being released if another thread waits.
         self.lock = Lock()
         self.waiting: deque[TokenHolder] = deque()
-        self.holder: TokenHolder | None = None  # who has it, or has had it last
+        self.holder: TokenHolder | None = None  # the present or last holder
         self.rests_until = 0.0  # monotonic s
 
 
 class TokenHolder:
-    """For one thread."""
+    """The token as one thread uses it."""
 
     __slots__ = ("_clock_id", "_native_id", "_release", "_token", "_try", "bell", "held", "took_at", "waiting")
 
     def __init__(self, token: RunToken) -> None:
         self._token = token
         self._try, self._release = token.lock.acquire, token.lock.release
-        self._clock_id: int | None = None  # of the thread's CPU time, as soon as that is known
+        self._clock_id: int | None = None  # of the thread's CPU time, once known
         self._native_id = 0
         self.bell = Lock()  # released when the token is handed over to this thread
         self.bell.acquire()
@@ -101,14 +101,14 @@ class TokenHolder:
             return
 
     def pass_on(self, monotonic: Callable[[], float]) -> None:
-        """Another thread waits. If this one has had the token for long, let the other have its turn in between."""
+        """Give a waiting thread its turn in between, if this thread has had the token for long."""
         if monotonic() - self.took_at >= LONG_S:
             self.give()
             self.take()
             self.took_at = monotonic()
 
     def cpu_s(self) -> float | None:
-        """CPU time of this thread, for any thread. None if that is not known."""
+        """CPU time of this thread, for any thread. None if unknown."""
         try:
             return None if self._clock_id is None else time.clock_gettime(self._clock_id)
         except OSError:  # the thread has ended
@@ -129,7 +129,7 @@ class TokenHolder:
             self._native_id = get_native_id()
         waiting.append(self)
         if self._try(False):  # it was given up before this thread could be seen to wait
-            waiting.remove(self)  # it is there: only who has the lock takes others out
+            waiting.remove(self)  # it is in the list: only a holder of the lock removes others
             token.holder = self
             return True
         if self._is_handed_over():

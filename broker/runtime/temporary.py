@@ -2,8 +2,8 @@
 
 A directory ``broker-<random>`` holds two things: ``data``, which its owner uses, and ``owner``, a file of one line of our own
 which the owner's process has locked (flock) for as long as it lives. The kernel takes the lock back however the process ends, so
-a directory whose lock can be taken is abandoned. Nothing else is ever removed: not what has no such file, is another user's, or
-is reached over a symbolic link, and of an abandoned directory only these two things.
+a directory whose lock can be taken is abandoned. Nothing else is ever removed: no directory that lacks this file, belongs to
+another user, or is reached over a symbolic link, and of an abandoned directory only these two things.
 
 On any thread. A process that was forked from the owner's is not the owner.
 """
@@ -34,7 +34,7 @@ class TemporaryDirectory:
         self.before_exit = before_exit
         self._lock = -1
         try:
-            # Under another name until it is locked: others take what is not locked for abandoned.
+            # Under another name until it is locked: others take an unlocked directory for abandoned.
             new = os.path.join(self._root, "owner.new")
             self._lock = os.open(new, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,7 +55,7 @@ class TemporaryDirectory:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this process made it. A forked one has a copy of this object, and its end must remove nothing."""
+        """Whether this process made it. A forked process has a copy of this object, and its end must remove nothing."""
         return self._pid == os.getpid()
 
     def remove(self) -> None:
@@ -115,7 +115,7 @@ def _remove_if_abandoned(root: str) -> None:
 
 
 def _remove(root: str) -> None:
-    """Remove ``data`` before ``owner``: if this process dies between them, the next one still recognises the directory."""
+    """Remove ``data`` before ``owner``: if this process dies between them, the next process still recognises the directory."""
     shutil.rmtree(os.path.join(root, "data"), ignore_errors=True)
     if os.path.lexists(os.path.join(root, "data")):
         return

@@ -1,8 +1,6 @@
-"""What a stream that a person may be looking at wants: formatting, and colours.
+"""The terminal: whether a stream is one, its colours, single keys, and lines that are read without waiting.
 
-Single keys from a terminal, for commands that show something until a key is pressed.
-
-Reads a stream of lines, such as standard input, as far as it goes without waiting, so that a program can use what it has
+``TextInput`` reads a stream of lines, such as standard input, as far as it goes without waiting, so that a program can use them
 before it waits for more. The only module that asks the system whether a descriptor is readable outside the reactor.
 """
 
@@ -34,7 +32,7 @@ def wants_colours(stream: Any) -> bool:
 
 
 class Keyboard:
-    """``with Keyboard() as keyboard``: keys come without Enter and are not shown. Where standard input is no terminal there are
+    """``with Keyboard() as keyboard``: keys come without Enter and are not shown. If standard input is no terminal there are
     no keys, and ``wait`` only waits."""
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Threads, locks and queues. The only module that imports ``threading`` and ``queue``.
 
 Every thread of the broker is a body with a ``step()``: the real runtime calls it in a loop on a thread of its own, the
-simulator calls it whenever its seed says so. Locks are real in both: in a simulation nobody ever waits for one, because
-a step runs to its end before the next one starts.
+simulator calls it whenever its seed says so. Locks are real in both: in a simulation nobody ever waits for a lock, because
+a step runs to its end before the next starts.
 """
 
 import queue
@@ -41,13 +41,13 @@ class Body(Protocol):
     """The work of a thread."""
 
     def step(self, timeout: float | None) -> bool:
-        """Do the work that is due, waiting at most ``timeout`` s for it (None: without limit).
+        """Do the due work, waiting at most ``timeout`` s for it (None: without limit).
 
         Returns True if there was work. A body is woken from its wait by ``wakeup``.
         """
 
     def wakeup(self) -> None:
-        """From any thread: end the wait of the step that runs now, or make the next one not wait."""
+        """From any thread: end the wait of the step that runs now, or make the next step not wait."""
 
 
 class ThreadHandle(Protocol):

@@ -44,9 +44,9 @@ class TimerHandle:
 class Timer:
     """The body of the timer thread.
 
-    Most long polls are answered before their deadline, so setting and cancelling one must cost next to nothing. A cancelled
+    Most long polls are answered before their deadline, so setting and cancelling must cost next to nothing. A cancelled
     handle stays in the heap until it comes to the front, or until the heap has twice as many handles as were left when it was
-    last cleared. The thread is woken only for a deadline before the one that it waits for.
+    last cleared. The thread is woken only for a deadline before that for which it waits.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -29,18 +29,18 @@ _HEADER_BYTES = 5
 _RECORD_MAX = _RECORD_BYTES + 2048
 _RECORD_TYPES = range(20, 25)
 _DATA = 23
-# Records that are decrypted in one call: 0.5 ms, however little each of them carries. 1 MiB takes 64 of full size.
+# Records decrypted in one call: 0.5 ms, however little each of them carries. 1 MiB takes 64 of full size.
 _TURN_RECORDS = 128
-# Data that is encrypted before it is sent. So much of a connection waits here while its peer does not read.
+# Data to encrypt before it is sent. So much of a connection waits here while its peer does not read.
 _SEND_BYTES = 4 * _RECORD_BYTES
-# Bytes of one read. What does not fit in the caller's buffer has to be kept, so a read asks for little more than fits.
+# Bytes of one read. Bytes that do not fit in the caller's buffer must be kept, so a read asks for little more than fits.
 _RECEIVE_BYTES = 64 * 1024
 _BEYOND_BYTES = 512
 # BoringSSL's limit for key updates, and OpenSSL's for empty records.
 _BARREN_MAX = 32
 # What a client may send before it has finished its handshake. OpenSSL accepts 100 KiB of certificates.
 _HANDSHAKE_BYTES = 128 * 1024
-# Records of a handshake that are handled in one call.
+# Records of a handshake handled in one call.
 _HANDSHAKE_RECORDS = 16
 # Reads after a failed handshake whose bytes are thrown away: closing a socket with unread bytes resets the connection, and the
 # client would not see the alert.
@@ -48,7 +48,7 @@ _DISCARDED_READS = 4
 
 
 class _Scratch(Local):
-    """Each thread's memory for what it receives. Nothing stays in it from one call to the next."""
+    """Each thread's memory for received bytes. Nothing stays in it from one call to the next."""
 
     def __init__(self) -> None:
         self.received = memoryview(bytearray(_HEADER_BYTES + _RECORD_MAX + _RECEIVE_BYTES + _BEYOND_BYTES))
@@ -99,9 +99,9 @@ class TlsSocket:
             b""  # received, and not given to OpenSSL: the beginning of a header, or records that had no room
         )
         self._missing = 0  # bytes until the end of the record of which OpenSSL has the beginning
-        self._garbage = False  # something was received that is no record
+        self._garbage = False  # bytes were received that are no record
         self._barren = 0  # records in a row without data
-        self._ahead = b""  # the byte of data that `at_eof` has found
+        self._ahead = b""  # the byte of data that `at_eof` has read
         self._ended = False  # the peer sends nothing more
         self.buffered = False
         # -- sending
@@ -119,8 +119,8 @@ class TlsSocket:
     # -- the handshake --------------------------------------------------------------------------------------------------
 
     def handshake(self) -> int:
-        """Go on with the handshake. Returns what it waits for, READ or WRITE; 0 if it is done. If it returns READ and
-        ``buffered`` is True, it waits for its next turn only. OSError if it has failed; the client was told, if possible."""
+        """Go on with the handshake. Returns the event for which it waits, READ or WRITE; 0 if it is done. If it returns READ and
+        ``buffered`` is True, it only waits for its next turn. OSError if it has failed; the client was told, if possible."""
         if self._unsent and not self._send_unsent():
             return WRITE
         if self._established:
@@ -155,7 +155,7 @@ class TlsSocket:
         return 0 if established else READ
 
     def _step(self) -> bool:
-        """Give OpenSSL its turn, and send what it has to say. True if the handshake is done."""
+        """Give OpenSSL its turn, and send its output. True if the handshake is done."""
         try:
             self._object.do_handshake()
             self._established = True
@@ -214,7 +214,7 @@ class TlsSocket:
                 turn -= 1
                 before = filled
                 filled = self._decrypt(buffer, filled)
-                if self._ended:  # what follows a close_notify is nothing
+                if self._ended:  # bytes after a close_notify do not count
                     start = end
                     break
                 self._count_barren(filled == before)
@@ -246,7 +246,7 @@ class TlsSocket:
         return self._socket.broken()
 
     def _decrypt(self, buffer: memoryview, filled: int) -> int:
-        """Read from OpenSSL what it has of one record. Returns the bytes of ``buffer`` that are filled now."""
+        """Read the data that OpenSSL has of a record. Returns the number of bytes filled in ``buffer``."""
         try:
             got: Any = self._object.read(len(buffer) - filled, buffer[filled:])
         except ssl.SSLWantReadError:
@@ -266,7 +266,7 @@ class TlsSocket:
             raise ConnectionAbortedError(f"{_BARREN_MAX} TLS records in a row without data")
 
     def _feed(self, raw: memoryview, start: int, end: int) -> tuple[int, bool]:
-        """Give OpenSSL the next record of ``raw[start:end]``, or what is there of it. Returns the new ``start``, and whether
+        """Give OpenSSL the next record of ``raw[start:end]``, or the received part of it. Returns the new ``start``, and whether
         OpenSSL has all of the record."""
         take = self._missing
         if not take:
@@ -276,7 +276,7 @@ class TlsSocket:
             take = _HEADER_BYTES + length
             if raw[start] not in _RECORD_TYPES or raw[start + 1] != 3 or length > _RECORD_MAX:
                 self._garbage = True
-                take = end - start  # OpenSSL knows what to answer
+                take = end - start  # OpenSSL knows the answer
         if take > end - start:
             if start < end:
                 self._incoming.write(raw[start:end])
@@ -293,7 +293,7 @@ class TlsSocket:
         return got
 
     def _unpack(self, raw: memoryview) -> int:
-        """Put what was kept to the front of ``raw``. Returns how many bytes that are."""
+        """Put the kept bytes to the front of ``raw``. Returns their number."""
         rest = self._rest
         if not rest:
             return 0
@@ -357,7 +357,7 @@ class TlsSocket:
         return self._outgoing.read()
 
     def _send_outgoing(self) -> None:
-        """Send what OpenSSL has to say beside data, after what is left of the data."""
+        """Send OpenSSL's output beside data, after the rest of the data."""
         if self._outgoing.pending:
             self._unsent = bytes(self._unsent) + self._outgoing.read()
         if self._unsent:
@@ -376,7 +376,7 @@ class TlsSocket:
     # -- the end ----------------------------------------------------------------------------------------------------------
 
     def _say_why(self) -> None:
-        """Send the alert and throw away what the client has sent meanwhile, as far as that is possible at once."""
+        """Send the alert and discard the bytes that the client has sent meanwhile, as far as possible at once."""
         try:
             self._send_outgoing()
             for _ in range(_DISCARDED_READS):

@@ -1,4 +1,4 @@
-"""What the broker's ends of TLS connections have in common: certificate and key, who is trusted, and what is negotiated.
+"""The context of the broker's TLS connections: certificate and key, trusted authorities, negotiated versions and ciphers.
 
 Made from values, and never changed afterwards: connections use it on several threads. OpenSSL reads keys from files only, so the
 key is put into memory that has a path (memfd), or, where the system has none, into a file that is removed at once.
@@ -41,7 +41,7 @@ class TlsMaterial:
 
 
 def server_context(material: TlsMaterial) -> TlsContext:
-    """ValueError with one sentence that says what is wrong: with the key, the trusted certificates, or the cipher suites."""
+    """ValueError with one sentence about the fault: in the key, the trusted certificates, or the cipher suites."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     versions = sorted(PROTOCOLS[name] for name in material.protocols)
@@ -51,7 +51,7 @@ def server_context(material: TlsMaterial) -> TlsContext:
         context.set_groups(_GROUPS)
     else:
         context.set_ecdh_curve(_CURVE)
-    context.num_tickets = 1  # a client uses one at a time. Tickets are the client's: the broker keeps nothing.
+    context.num_tickets = 1  # a client uses one ticket at a time. Tickets are the client's: the broker keeps nothing.
     with _as_file(material.certificate) as certificate, _as_file(material.key) as key:
         try:
             context.load_cert_chain(certificate, key, password=_no_password)

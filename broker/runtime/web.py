@@ -1,6 +1,6 @@
 """Reads a file or a page of the web by its URL, on a thread of its own, so that nobody waits for a server that does not answer.
 
-Redirects are not followed: what is fetched here decides who may log in, so only the operator says where it is.
+Redirects are not followed: the fetched file decides who may log in, so only the operator chooses its place.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class SystemFetcher:
     def start(url: str, timeout: float, max_bytes: int, done: Done) -> None:
         def run() -> None:
             try:
-                found: bytes | OSError = read_url(url, timeout, max_bytes)
+                result: bytes | OSError = read_url(url, timeout, max_bytes)
             except OSError as error:
-                found = error
+                result = error
             except ValueError as error:  # such as a name that no host can have
-                found = OSError(str(error))
-            done(found)
+                result = OSError(str(error))
+            done(result)
 
         # Daemon: a process may end while a server does not answer.
         threading.Thread(target=run, name="fetcher", daemon=True).start()
@@ -57,9 +57,9 @@ def host_of(url: str) -> str | None:
 
 
 def read_url(url: str, timeout: float, max_bytes: int) -> bytes:
-    """What the URL refers to. Waits.
+    """The content of the URL. Waits.
 
-    Raises OSError, or ValueError for a URL that cannot be used. Nothing of what was read is in the error."""
+    Raises OSError, or ValueError for a URL that cannot be used. The error shows nothing of the content."""
     from urllib.parse import unquote, urlsplit
 
     parts = urlsplit(url)

@@ -1,7 +1,7 @@
-"""Threads that work off what others put into their inbox.
+"""Threads that handle the items that others put into their inbox.
 
-``Inbox`` is the queue, ``Worker`` the body of a thread that handles one item after the other, in the order in which they came.
-Whatever is put in before the thread ends is not lost: it stays in the inbox. Putting is for any thread, and never blocks.
+``Inbox`` is the queue, ``Worker`` the body of a thread that handles one item after the other, in the order of their arrival.
+An item that is put in before the thread ends is not lost: it stays in the inbox. Putting is for any thread, and never blocks.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class Inbox(Generic[Item]):
-    """What waits for a thread. ``put`` is for any thread, ``take`` and ``take_all`` for one."""
+    """The items that wait for a thread. ``put`` is for any thread, ``take`` and ``take_all`` for one."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
@@ -49,7 +49,7 @@ class Worker(Generic[Item]):
     """The body of a thread. Any thread may call ``submit``."""
 
     def __init__(self, handle: Callable[[Item], object], on_error: Callable[[Exception], None] | None = None) -> None:
-        """``on_error`` gets what ``handle`` raises; without it, that ends the thread."""
+        """``on_error`` gets the error that ``handle`` raises; without it, the error ends the thread."""
         self._inbox: Inbox[Item] = Inbox()
         self._handle = handle
         self._on_error = on_error

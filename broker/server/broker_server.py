@@ -1,7 +1,7 @@
 """The server: takes the data directory, opens the storage and the services, starts the threads, and stops all of it in order.
 
-A ``BrokerServer`` belongs to the thread that made it. ``services.py`` knows which services there are, ``stopping.py`` how
-everything is released, ``descriptors.py`` how many files and connections there may be.
+A ``BrokerServer`` belongs to the thread that made it. ``services.py`` knows the services, ``stopping.py`` releases everything,
+``descriptors.py`` limits open files and connections.
 """
 
 import base64
@@ -86,8 +86,8 @@ class BrokerServer:
         """Stop accepting, finish the requests in flight, fsync, and release everything, within ``timeout`` s (by default
         ``shutdown_timeout_ms``). Returns True if all requests in flight were finished.
 
-        ``drain``: how many of these seconds the requests in flight may take, by default three quarters. A thread that does not
-        end in time goes on, is counted in ``left_behind``, and keeps what it uses.
+        ``drain``: the part of these seconds for the requests in flight, by default three quarters. A thread that does not end in
+        time goes on, is counted in ``left_behind``, and keeps its resources.
         """
         if timeout is None:
             timeout = self.config.shutdown_timeout_ms / 1000
@@ -205,7 +205,7 @@ class BrokerServer:
         return attrs.evolve(StorageConfig.from_broker(config), max_open_files=self._descriptors.open_files)
 
     def _bind_sockets(self, tls: Mapping[str, TlsListener]) -> SocketServer:
-        """Before the recovery, which may take long: a port that is in use is noticed at once, and early clients wait in the
+        """Before the recovery, which may take long: a port in use is noticed at once, and early clients wait in the
         backlog."""
         config = self.config
         settings = self._socket_settings(self._open_traces())

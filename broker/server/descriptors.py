@@ -1,4 +1,4 @@
-"""How many files and connections this broker may have open, from its settings and the limit of the process.
+"""The numbers of files and connections that this broker may have open, from its settings and the limit of the process.
 
 ``broker/config/descriptors.py`` has the rule. Called at the start, and by any thread that changes settings.
 

@@ -1,4 +1,4 @@
-"""How the settings that can be changed while the broker runs are put in force: one entry for each ``Way`` of the table in
+"""Putting settings in force that can be changed while the broker runs: one entry for each ``Way`` of the table in
 ``broker/config/dynamic_settings.py``. The server registers them.
 
 Tests: tests/server/test_reconfiguration.py.
@@ -29,8 +29,8 @@ def register(
     tls: Mapping[str, TlsListener],
     configure_quotas: Callable[[ConnectionQuotas, BrokerConfig], None],
 ) -> None:
-    """``tls``: the listeners that have it, by name. ``configure_quotas`` knows what the limit of descriptors leaves for
-    connections. Raises ConfigError where earlier changes would let in others than they say."""
+    """``tls``: the listeners that have it, by name. ``configure_quotas`` knows how many descriptors are left for connections.
+    Raises ConfigError if earlier changes would let in other clients than they say."""
     live.register(Way.STORAGE, _storage(logs))
     live.register(Way.TLS, _certificates(tls))
     if live.in_force != live.static:
@@ -78,7 +78,7 @@ def _certificates(tls: Mapping[str, TlsListener]) -> Reconfigurable:
 
 
 def _take_changed_tls(config: BrokerConfig, tls: Mapping[str, TlsListener]) -> None:
-    """At the start: what was changed before counts."""
+    """At the start, apply earlier changes."""
     try:
         unauthenticated(config)
     except ConfigError as error:

@@ -1,6 +1,6 @@
-"""Which services a broker has, by the scheme of its listeners, and how they are opened.
+"""The services of a broker, by the scheme of its listeners, and how they are opened.
 
-On the thread that starts the server. A service's module is imported only where a listener has its scheme.
+On the thread that starts the server. A service's module is imported only if a listener has its scheme.
 
 Tests: tests/server/test_broker_server.py.
 """
@@ -40,13 +40,13 @@ SERVICES: Final = {
 
 
 def all_listeners(config: BrokerConfig) -> list[Listener]:
-    """Those of the data plane and, last, that of the control plane if there is one."""
+    """The listeners of the data plane and, last, that of the control plane if there is any."""
     control = config.control_listener
     return [*config.listeners, *([control] if control is not None else [])]
 
 
 def is_controlling(config: BrokerConfig, listener: Listener) -> bool:
-    """Whether the control plane serves it: the control listener, and HTTP, so that one can look while the data plane is full."""
+    """Whether the control plane serves it: the control listener, and HTTP, so that it works while the data plane is full."""
     control = config.control_listener
     return control is not None and (listener is control or listener.scheme == "http")
 

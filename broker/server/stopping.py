@@ -1,7 +1,7 @@
-"""What a broker has taken (directory, catalogue, logs, sockets, services, threads), and how it lets go of it, in reverse.
+"""A broker's resources (directory, catalogue, logs, sockets, services, threads), and how it releases them, in reverse.
 
 ``Taken`` belongs to the server, which fills it as it starts. All of it runs on the server's thread. A thread that does not end in
-time is left behind: it goes on, and what it uses stays open.
+time is left behind: it goes on, and its resources stay open.
 
 Tests: tests/server/test_broker_server.py, tests/process/test_stop.py.
 """
@@ -52,12 +52,12 @@ class Taken:
         self.threads.append(self._runtime.threads.spawn(name, body, self._on_crash))
 
     def spawn_trace_exporter(self) -> None:
-        """Start its thread, if there is one."""
+        """Start the exporter's thread, if there is any."""
         if self.trace_exporter is not None:
             self._trace_thread = self._runtime.threads.spawn("trace-exporter", self.trace_exporter, self._on_crash)
 
     def release(self, deadline: float | None = None) -> None:
-        """Release everything that was taken, in the reverse order, by ``deadline`` (Clock.monotonic() s) if there is one."""
+        """Release everything that was taken, in the reverse order, by ``deadline`` (Clock.monotonic() s), if given."""
         clock = self._runtime.clock
 
         def patience() -> float:
@@ -90,7 +90,7 @@ class Taken:
     def _stop_threads(self, patience: Callable[[], float]) -> None:
         for number, thread in reversed(list(enumerate(self.threads))):
             if number == FLUSHER_THREADS - 1:
-                # Only the flushers are left. None of them begins another fsync while one is waited for that has begun.
+                # Only the flushers are left. None of them begins another fsync while a begun fsync is waited for.
                 for flusher in self.threads[:FLUSHER_THREADS]:
                     flusher.ask_to_stop()
             if not thread.stop(patience()):

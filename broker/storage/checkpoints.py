@@ -1,5 +1,5 @@
-"""The formats of the small files that say how far something is. They are replaced as a whole, so that a crash leaves the old one
-or the new one.
+"""The formats of the small files that say how far something has got. They are replaced as a whole, so that a crash leaves the old
+or the new content.
 
 Kafka's files and formats: ``recovery-point-offset-checkpoint`` (records before it were fsynced and need no scan),
 ``log-start-offset-checkpoint`` and ``cleaner-offset-checkpoint`` (the first offset that was not compacted) in the data directory;
@@ -7,9 +7,9 @@ Kafka's files and formats: ``recovery-point-offset-checkpoint`` (records before 
 ``txnindex-checkpoint`` (``storage/log/state.py``). They are files and not rows of the catalogue for two reasons: Kafka can
 open a data directory, or a partition can be moved, without the catalogue; and one write a minute serves all partitions.
 
-A checkpoint that is lost or damaged costs time, never records: everything is scanned, or deleted records come back.
+A lost or damaged checkpoint costs time, never records: everything is scanned, or deleted records come back.
 
-Pure functions over a ``Disk``; ``upkeep/housekeeper.py`` knows when the files are written.
+Pure functions over a ``Disk``; ``upkeep/housekeeper.py`` decides when the files are written.
 """
 
 import base64
@@ -29,7 +29,7 @@ TXN_INDEX_CHECKPOINT = "txnindex-checkpoint"  # its content: storage/log/state.p
 
 _VERSION = 0
 _LARGEST_FILE = 64 * 1024 * 1024
-# So much longer may a file become whose replacement finds the disk full.
+# A replacement that finds the disk full may be this much longer than the file was.
 _SPARE_BYTES = 4096
 
 Offsets = dict[tuple[str, int], int]
@@ -56,8 +56,8 @@ def read_text(disk: Disk, path: str) -> str | None:
 def replace_text(disk: Disk, path: str, text: str, *, spare: bool = False) -> None:
     """Make ``text`` the durable content of the file at ``path``. Raises OSError; the file is then as it was.
 
-    ``spare``: keep a file under the temporary name, somewhat larger than this one, so that the next replacement overwrites blocks
-    that it has. Retention frees space on a full disk, and before it removes segments it must write where the logs start.
+    ``spare``: keep a file under the temporary name, somewhat larger than this file, so that the next replacement overwrites
+    blocks that it has. Retention frees space on a full disk, and before it removes segments it must write the new log starts.
     """
     temporary, data = path + ".tmp", text.encode()
     file = disk.open(temporary, create=True)
@@ -67,7 +67,7 @@ def replace_text(disk: Disk, path: str, text: str, *, spare: bool = False) -> No
         try:
             file.sync()
         except OSError:
-            disk.remove(temporary)  # what of it is on the disk is unknown from now on
+            disk.remove(temporary)  # its content on the disk is unknown from now on
             raise
     finally:
         file.close()
@@ -77,7 +77,7 @@ def replace_text(disk: Disk, path: str, text: str, *, spare: bool = False) -> No
         try:
             file = disk.open(temporary, create=True)
         except OSError:
-            return  # the next one makes it, if there is room
+            return  # the next replacement makes it, if there is room
         try:
             file.pwrite([bytes(len(data) + _SPARE_BYTES)], 0)
         except OSError:
@@ -137,8 +137,8 @@ def read_leader_epochs(disk: Disk, directory: str) -> list[tuple[int, int]]:
 
 
 class PartitionMetadata(NamedTuple):
-    """What a partition's directory says about its topic; None if it does not say (Kafka does not write the number of partitions),
-    or if the text is illegible."""
+    """The topic that a partition's directory names; None for missing (Kafka does not write the number of partitions) or illegible
+    fields."""
 
     topic_id: uuid.UUID | None
     partitions: int | None
@@ -156,7 +156,7 @@ def partition_metadata_text(topic_id: uuid.UUID, partitions: int) -> str:
 
 
 def metadata_matches(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: int) -> bool:
-    """True if ``partition.metadata`` is just what would be written. Faster than to parse it. Raises OSError."""
+    """True if ``partition.metadata`` is exactly what would be written. Faster than parsing it. Raises OSError."""
     try:
         file = disk.open(f"{directory}/{PARTITION_METADATA}", read_only=True)
     except FileNotFoundError:

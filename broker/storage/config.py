@@ -1,8 +1,6 @@
-"""What the storage needs to know of the broker's settings: a value, made by the assembly.
+"""Values of the storage: its settings, which the assembly makes of the broker's, and a topic with the rules for its name.
 
-A topic as a value, and the rules for its name and its number of partitions.
-
-No thread, no lock, no I/O: ``log_manager.py`` owns the topics there are.
+No thread, no lock, no I/O: ``log_manager.py`` owns the topics.
 """
 
 import re
@@ -37,21 +35,21 @@ class StorageConfig:
     log_flush_offset_checkpoint_interval_ms: int = _DEFAULTS.log_flush_offset_checkpoint_interval_ms
     producer_id_expiration_ms: int = _DEFAULTS.producer_id_expiration_ms
     producer_id_expiration_check_interval_ms: int = _DEFAULTS.producer_id_expiration_check_interval_ms
-    # Of the storage alone. Sockets need descriptors too, and 1024 is the usual soft limit of a process.
+    # For the storage alone. Sockets need descriptors too, and 1024 is the usual soft limit of a process.
     max_open_files: int = _DEFAULTS.max_open_files
     # A MiB, or 500 small batches, takes a millisecond of one core; 0 switches verification off.
     scrub_bytes_per_second: int = _DEFAULTS.scrub_bytes_per_second
 
     @classmethod
     def from_broker(cls, config: BrokerConfig) -> "StorageConfig":
-        """Raises AttributeError where a field of the storage's is not a setting of the broker's."""
+        """Raises AttributeError if the broker has no setting for a field of the storage's."""
         fields = {field.name: getattr(config, field.name) for field in attrs.fields(cls) if field.name != "defaults"}
         return cls(**fields, defaults=LogConfig.from_broker(config))
 
 
 # Kafka's Topic.MAX_NAME_LENGTH: with "-" and the number of a partition it is a file name.
 LONGEST_NAME = 249
-# Of one topic. A larger number is more likely a typing error, or the name of a directory that is not a partition's, than meant.
+# Of one topic. A larger number is more likely a typing error, or a directory's name that is not a partition's, than intended.
 MOST_PARTITIONS = 100_000
 
 _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{LONGEST_NAME}}}")
@@ -80,6 +78,6 @@ def check_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """Two topics with the same key cannot exist side by side. Kafka takes "." and "_" for the same: metrics could not tell the
+    """Two topics with the same key cannot exist side by side. Kafka treats "." and "_" as the same: metrics could not tell the
     topics apart."""
     return name.replace(".", "_")

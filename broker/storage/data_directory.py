@@ -1,7 +1,7 @@
 """The data directory as a whole: whether a directory may be used as one, and the lock on it.
 
-Runs on the thread that opens the broker, before anything in the directory is read or written, the catalogue included. The lock is
-released last. ``recovery/startup.py`` reads what is in the directory.
+Runs on the thread that opens the broker, before anything in the directory, the catalogue included, is read or written. The lock
+is released last. ``recovery/startup.py`` reads the rest of the directory.
 """
 
 from broker.errors import ConfigError
@@ -22,7 +22,7 @@ LOCK = ".lock"
 PROPERTIES = "meta.properties"
 CATALOGUE = "catalogue.sqlite"
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
-# There while a backup is being restored into the directory.
+# Exists while a backup is being restored into the directory.
 RESTORING = ".restore-unfinished"
 # Increased when an older broker would misread the directory.
 LAYOUT = 1
@@ -42,8 +42,8 @@ class DataDirectory:
 
 
 def take(disk: Disk, config: StorageConfig) -> DataDirectory:
-    """Make the directory if it is missing, and lock it. Raises ConfigError if it must not be used; then nothing in it was
-    changed."""
+    """Make the directory if it is missing, and lock it. Raises ConfigError, before anything in it is changed, if it must not be
+    used."""
     directory = config.data_dir
     try:
         disk.makedirs(directory)
@@ -104,7 +104,7 @@ def _refuse_foreign(disk: Disk, directory: str) -> None:
 
 
 def _may_be_there(disk: Disk, directory: str, name: str) -> bool:
-    """True for what file systems, desktops and version control put into an empty directory, and for what a broker makes."""
+    """True for what file systems, desktops and version control put into an empty directory, and for files of a broker."""
     if name.startswith(".") or name == _OF_THE_FILE_SYSTEM or name.removesuffix(".tmp") in _SHARED:
         return True
     path = f"{directory}/{name}"
@@ -114,7 +114,7 @@ def _may_be_there(disk: Disk, directory: str, name: str) -> bool:
 
 
 def _properties(disk: Disk, directory: str) -> dict[str, str] | None:
-    """What meta.properties says; None without such a file."""
+    """The content of meta.properties; None without the file."""
     try:
         text = read_text(disk, f"{directory}/{PROPERTIES}")
     except CorruptCheckpoint:
@@ -141,7 +141,7 @@ def _check_layout(disk: Disk, directory: str) -> None:
 
 
 def write_properties(disk: Disk, config: StorageConfig) -> None:
-    """Write meta.properties, which marks the directory as a broker's, unless there is one. Raises OSError."""
+    """Write meta.properties, which marks the directory as a broker's, unless it exists. Raises OSError."""
     if _properties(disk, config.data_dir) is None:
         _sync_parents(disk, config.data_dir)
         text = f"version=1\nnode.id={config.node_id}\nlayout={LAYOUT}\n"
@@ -155,6 +155,6 @@ def _sync_parents(disk: Disk, path: str) -> None:
         path = path.rstrip("/").rpartition("/")[0] or "/"
         try:
             disk.sync_dir(path)
-        except PermissionError:  # then the broker has not made it, nor anything above it
+        except PermissionError:  # so the broker has made neither it nor anything above it
             return
     disk.sync_dir(root)

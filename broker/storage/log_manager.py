@@ -1,14 +1,14 @@
 """All topics of the broker and their logs: the catalogue's rows and the directories on disk, kept in step.
 
 Any thread may call. Topics change under one lock, which is held during the fsyncs that a change needs, on threads that may wait.
-Looking up (``get``, ``partitions``, ``topic``, ``topics``, and by topic id) takes no lock. What a log does is in ``log/log.py``,
-when background work is due in ``upkeep/housekeeper.py``, what is read and put right at the start in ``recovery/startup.py``.
+Looking up (``get``, ``partitions``, ``topic``, ``topics``, and by topic id) takes no lock. Single logs are in ``log/log.py``,
+the schedule of background work in ``upkeep/housekeeper.py``, reading and repairing at the start in ``recovery/startup.py``.
 
 After a crash a topic exists whole or not at all. When it is made, its directories come first and its row in the catalogue second;
 the next start removes directories without a row and without records. When it is deleted, one transaction turns the row into a
 note that the topic was deleted; then the directories get other names, and then the note is removed.
 
-What logs measure that is no log's own: fsyncs, and what the recovery at the start has done.
+``Fsyncs`` and ``Recovery`` measure the logs together: fsyncs, and the work of the recovery at the start.
 
 Tests: tests/storage/test_metrics.py.
 """
@@ -46,7 +46,7 @@ from broker.storage.upkeep.housekeeper import Housekeeper, LogCheckpoints
 
 
 class Fsyncs:
-    """How long fsyncs take. Any thread may observe; one that has just waited for a disk can wait for this lock."""
+    """How long fsyncs take. Any thread may observe: a thread that has just waited for a disk can wait for this lock."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -73,7 +73,7 @@ class Recovery:
     cut_bytes: int = 0
 
     def add(self, scanned_bytes: int, cut_bytes: int) -> None:
-        """A log was opened. Without a scan, ``scanned_bytes`` is 0."""
+        """Note that a log was opened. Without a scan, ``scanned_bytes`` is 0."""
         self.scanned_logs += scanned_bytes > 0
         self.scanned_bytes += scanned_bytes
         self.cut_bytes += cut_bytes
@@ -86,7 +86,7 @@ class LogManager:
     """``partitions`` maps (topic, partition) to the log; ``generation`` rises with each change of any topic.
 
     ``topics_by_id`` and ``partitions_by_id`` have the 16 bytes of the topic's id in the place of its name. A topic that is made
-    again under its old name has another id, so who looks up by id never gets the new topic instead of the old one.
+    again under its old name has another id, so a look-up by id never gets the new topic instead of the old.
 
     ``housekeeper`` and each of ``flusher.threads`` is the body of a thread that the assembly runs between ``open`` and ``close``.
     """
@@ -119,7 +119,7 @@ class LogManager:
         self.on_topic_changed: list[Callable[[str], None]] = []
         # Called with the name after a topic was deleted, on the deleting thread and with no lock held.
         self.on_topic_deleted: list[Callable[[str], None]] = []
-        # The same, with what the topic was: a topic of the same name may have been made meanwhile.
+        # The same, with the topic's last value: a topic of the same name may have been made meanwhile.
         self.on_topic_gone: list[Callable[[TopicInfo], None]] = []
         self.fsyncs = Fsyncs()
         self.recovery = Recovery()
@@ -138,16 +138,16 @@ class LogManager:
             delete_later=self.housekeeper.delete_later,
         )
         self._topics: dict[str, TopicInfo] = {}
-        # The flusher's: logs that have flush.ms, and at which generation. It asks every second, and few logs have it.
+        # The flusher's: the logs with flush.ms, and their generation. It asks every second, and few logs have it.
         self._flushed_by_time: tuple[int, list[Log]] = (-1, [])
-        self._names: dict[str, str] = {}  # by what two topics must not share (``topic.collision_key``)
+        self._names: dict[str, str] = {}  # by the key that two topics must not share (``collision_key``)
         self._lock = Lock()
         self._directory: DataDirectory | None = None
         self._opened = False
         self.makes_no_more = False
 
     def open(self, taken: DataDirectory | None = None) -> None:
-        """Recover what is in the data directory. Raises ConfigError.
+        """Recover the topics of the data directory. Raises ConfigError.
 
         With ``taken`` the caller has locked the directory, and releases it itself. Otherwise it is locked here, and released by
         ``close``.
@@ -185,8 +185,8 @@ class LogManager:
             self._show(info, logs)
 
     def _show(self, info: TopicInfo, logs: Sequence[Log]) -> None:
-        """Let everybody see a topic, and these of its logs. Whoever finds a log by the id also finds the topic, whose name
-        decides who may use it."""
+        """Publish a topic and these of its logs. A caller that gets a log by the id also gets the topic, whose name decides who
+        may use it."""
         topic_id = info.topic_id.bytes
         self.topics_by_id[topic_id] = info
         self.partitions_by_id.update({(topic_id, log.partition): log for log in logs})
@@ -201,9 +201,9 @@ class LogManager:
     def close(self, deadline: float | None = None, threads: Threads | None = None, *, clean: bool = True) -> bool:
         """Make everything durable and leave the mark of a clean stop. The threads of flusher and housekeeper have ended.
 
-        ``threads`` do it until ``deadline`` (monotonic s); what is not durable by then is left to recovery. In that case, and
-        without ``clean`` (a thread may still be writing), there is no mark, and the next start scans the ends of the logs. False
-        if the disk hangs: a thread still writes, so the directory stays locked. Raises StorageError.
+        ``threads`` do it until ``deadline`` (monotonic s); the rest is left to recovery. In that case, and without ``clean`` (a
+        thread may still be writing), there is no mark, and the next start scans the ends of the logs. False if the disk hangs: a
+        thread still writes, so the directory stays locked. Raises StorageError.
         """
         if not self._opened:
             return True
@@ -229,11 +229,11 @@ class LogManager:
         return ended
 
     def keep(self, taken: DataDirectory) -> None:
-        """Keep the directory locked for as long as this object is there: threads that still use its logs hold it."""
+        """Keep the directory locked for as long as this object exists: threads that still use its logs hold it."""
         self._directory = taken
 
     def make_no_more(self) -> None:
-        """Give up the partitions that are being made, because the broker is about to close: thousands take seconds. Any thread.
+        """Give up the partitions that are being made (thousands take seconds), because the broker is about to close. Any thread.
 
         ``create_topic`` and ``add_partitions`` raise StorageError from now on. The next start removes what they leave.
         """
@@ -274,7 +274,7 @@ class LogManager:
         return [log for log in logs if log.offline is None]
 
     def freeze(self, moment: Callable[[list[Log]], None]) -> Callable[[str], None]:
-        """Call ``moment`` with all logs, while no topic and nothing in the catalogue changes. Returns what writes the catalogue
+        """Call ``moment`` with all logs, while no topic and nothing in the catalogue changes. Returns a writer of the catalogue
         as it was then to a path (``Catalogue.copy``). Raises StorageError."""
         with self._lock:
             logs = list(self.partitions.values())
@@ -329,8 +329,8 @@ class LogManager:
                 )
             changed = attrs.evolve(info, partitions=total, version=info.version + 1)
             self._add_logs(changed, range(info.partitions, total))
-            # The new directories have the new number since before the row had it. The old ones get it in case some of the new get
-            # lost.
+            # The new directories have had the new number since before the row got it. The old ones get it too, in case some of
+            # the new directories are lost.
             for number in range(info.partitions):
                 directory = self.partitions[name, number].dir
                 try:
@@ -362,7 +362,7 @@ class LogManager:
             else:
                 self.catalogue.together([lambda catalogue: catalogue.put_topic(info.row()), also])
         except (OSError, StorageError) as error:
-            # If it is not known whether the row is there, the next start decides.
+            # If it is unknown whether the row was written, the next start decides.
             if not isinstance(error, UnknownOutcome) and not self.makes_no_more:
                 self._remove_directories(made)
             if isinstance(error, StorageError):
@@ -389,7 +389,7 @@ class LogManager:
             try:
                 self.catalogue.delete_topic(name)
             except UnknownOutcome as error:
-                # What is written to the topic from now on might be deleted with it at the next start.
+                # Later writes to the topic might be deleted with it at the next start.
                 for number in range(info.partitions):
                     self.partitions[name, number].state.go_offline(f"it is not known whether it was deleted: {error}")
                 raise
@@ -421,13 +421,13 @@ class LogManager:
         logger.info("topic_deleted", topic=name)
         for listener in self.on_topic_deleted:
             listener(name)
-        for gone in self.on_topic_gone:
-            gone(info)
+        for on_gone in self.on_topic_gone:
+            on_gone(info)
 
     def alter_topic_configs(
         self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
     ) -> TopicInfo:
-        """Set, or with None take back, settings of a topic; durable and in force when this returns.
+        """Set, or with None remove, settings of a topic; durable and in force when this returns.
 
         Raises UnknownTopic, InvalidSetting, StorageError.
         """
@@ -473,6 +473,6 @@ class LogManager:
             raise InvalidSetting(f"Change the settings of topic {info.name!r} first: {error}") from error
 
     def checkpoint(self) -> None:
-        """Move the recovery points of all logs up, and save where they are. Blocks. Raises StorageError."""
+        """Move the recovery points of all logs up, and save them. Blocks. Raises StorageError."""
         for _ in self.checkpoints.move_up_each():
             pass

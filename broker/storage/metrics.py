@@ -1,7 +1,7 @@
-"""What the storage measures, for the registry.
+"""The storage's metrics, for the registry.
 
-Logs count what is appended under their lock, and what is sent by thread; all else is looked up when metrics are read. The walk
-over all partitions is made at most every few seconds, and pauses now and then, because a thread that computes keeps others from
+Logs count appended records under their lock, and sent bytes by thread; everything else is looked up when metrics are read. The
+walk over all partitions is made at most every few seconds, and pauses now and then, because a computing thread keeps others from
 the interpreter.
 
 At most ``_TOPICS_MAX`` topics have series of their own, and at most ``_PARTITIONS_MAX`` partitions of these.
@@ -35,7 +35,7 @@ _PAUSE_S = 0.0005
 
 @attrs.frozen
 class Figures:
-    """What a walk over the logs has found: by topic and partition, or in all."""
+    """The result of a walk over the logs: by topic and partition, or in all."""
 
     messages_in: Mapping[Labels, float]
     bytes_in: Mapping[Labels, float]

@@ -1,4 +1,4 @@
-"""The directories of partitions: their names, what is in them, and how they are made and removed.
+"""The directories of partitions: their names and contents, and how they are made and removed.
 
 ``<topic>-<partition>`` holds a partition's files. ``<topic>-<partition>.<32 hex digits>-delete`` is a deleted one, whose new name
 does not conflict with a new topic of the same name. A name proves nothing: users have directories like ``backup-2024``. The files
@@ -24,11 +24,11 @@ logger = get_logger("storage")
 _PARTITION = re.compile(rf"([a-zA-Z0-9._-]{{1,{LONGEST_NAME}}})-([0-9]{{1,10}})")
 _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
 _LONGEST_FILE_NAME = 255  # in most file systems
-# What this broker or Kafka makes in a partition's directory: files named by offset and suffix, perhaps with the suffix of a file
-# that is being made or removed, and some others.
+# Files that this broker or Kafka makes in a partition's directory: some are named by offset and suffix, perhaps with the suffix
+# of a file that is being made or removed.
 _OF_SEGMENTS = "|".join(re.escape(suffix) for suffix in SEGMENT_SUFFIXES)
-# An empty file: there may be entries among the batches of this log. A file, and not a row of the catalogue, so that it goes where
-# the directory goes; the listing with which recovery begins shows it.
+# An empty file: there may be entries among the batches of this log. A file, and not a row of the catalogue, so that it moves with
+# the directory; the listing with which recovery begins shows it.
 ENTRIES = "has-entries"
 _STATES = "|".join(re.escape(state) for state in (DELETED, CLEANED, SWAP))
 _SMALL_FILES = "|".join(re.escape(name) for name in (PARTITION_METADATA, LEADER_EPOCHS, TXN_INDEX_CHECKPOINT, ENTRIES))
@@ -62,13 +62,13 @@ def deleted_name(topic: str, partition: int, unique: uuid.UUID) -> str:
 
 
 def parse_name(name: str) -> tuple[str, int] | None:
-    """(topic, partition) of a directory's name; None if it is not the name of a partition's directory."""
-    found = _PARTITION.fullmatch(name)
-    if found is None or _DELETED.fullmatch(name) or int(found[2]) >= MOST_PARTITIONS:
+    """(topic, partition) of a directory's name; None if it is no such name."""
+    match = _PARTITION.fullmatch(name)
+    if match is None or _DELETED.fullmatch(name) or int(match[2]) >= MOST_PARTITIONS:
         return None
-    if name != directory_name(found[1], int(found[2])):  # t-007
+    if name != directory_name(match[1], int(match[2])):  # t-007
         return None
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 def is_deleted(name: str) -> bool:
@@ -104,7 +104,7 @@ def has_records(disk: Disk, directory: str, contents: Contents) -> bool:
 
 
 def is_unfinished(disk: Disk, directory: str, contents: Contents) -> bool:
-    """True if there is only what ``make`` makes, or a part of it. Kafka's partitions also have index files. Raises OSError."""
+    """True if the directory has only files that ``make`` makes. Kafka's partitions also have index files. Raises OSError."""
     new = {PARTITION_METADATA, f"{PARTITION_METADATA}.tmp", file_name(0, LOG), ENTRIES}
     return (
         bool(contents.own)
@@ -117,7 +117,7 @@ def is_unfinished(disk: Disk, directory: str, contents: Contents) -> bool:
 def make(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: int) -> None:
     """Make a new partition's directory. Its contents are durable; the caller makes its name durable. Raises OSError.
 
-    It has as few files as possible, because the files are what a thousand topics cost: the indexes are made with their first
+    It has as few files as possible, because the files are the cost of a thousand topics: the indexes are made with their first
     entries, the leader epochs with the second epoch. The text is not fsynced, which made creating partitions four times as slow.
     The catalogue has it as well, and even an illegible file shows that the directory is the broker's.
     """
@@ -128,7 +128,7 @@ def make(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: int) -> No
 
 
 def write_metadata(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: int) -> None:
-    """Write to which topic the directory belongs, and how many partitions the topic has. Raises OSError; the old text is then
+    """Write the directory's topic and the topic's number of partitions. Raises OSError; the old text is then
     whole.
 
     Not fsynced: the next start writes again what a power loss damages.
@@ -145,7 +145,7 @@ def mark_entries(disk: Disk, directory: str) -> None:
 
 
 def make_way(disk: Disk, directory: str) -> None:
-    """Remove what an earlier attempt to make this partition has left. Raises StorageError if there is anything else, OSError."""
+    """Remove the rest of an earlier attempt to make this partition. Raises StorageError if there is anything else, OSError."""
     if disk.is_link(directory):
         raise StorageError(f"{directory} exists and is a link: move it away")
     if not disk.exists(directory):
@@ -157,8 +157,8 @@ def make_way(disk: Disk, directory: str) -> None:
 
 
 def rename_deleted(disk: Disk, directory: str, topic: str, partition: int, unique: uuid.UUID) -> str | None:
-    """Rename the directory of a deleted partition, so that its name is free. Returns the new path, or None if there is no such
-    directory, or one that is not a partition's. Raises OSError."""
+    """Rename the directory of a deleted partition, so that its name is free. Returns the new path, or None if the directory is
+    missing or not a partition's. Raises OSError."""
     if not disk.exists(directory):
         return None
     if not read_contents(disk, directory).is_partition:
@@ -190,8 +190,9 @@ def move_aside(disk: Disk, directory: str, unique: uuid.UUID) -> None:
 def remove(disk: Disk, directory: str) -> bool:
     """Remove a partition's files, and the directory if nothing else is in it. Raises OSError.
 
-    False if something is left: a link, a directory that is not a partition's, or other files in one that is (its new name then
-    ends in ``-kept``). ``partition.metadata`` is removed last, so that the next start recognises an interrupted removal.
+    False if something is left: a link, a directory that is not a partition's, or foreign files in a partition's directory (whose
+    new name then ends in ``-kept``). ``partition.metadata`` is removed last, so that the next start recognises an interrupted
+    removal.
     """
     if disk.is_link(directory):
         logger.warning(

@@ -1,8 +1,7 @@
-"""What the storage refuses, and why. Each kind is a class, so that a caller can tell one from another without a protocol's codes.
+"""The storage's refusals. Each kind is a class, so that a caller can tell them apart without a protocol's codes.
 
-The storage knows no protocol: a service maps each class to its own error code (``broker/kafka/error_codes.py`` for Kafka). What
-it does share with Kafka is the format of record batches (``protocol/kafka/records``), because that is the format of its segment
-files.
+The storage knows no protocol: a service maps each class to its own error code (``broker/kafka/error_codes.py`` for Kafka). It
+shares only the format of record batches with Kafka (``protocol/kafka/records``), because that is the format of its segment files.
 
 After a refusal nothing has changed. A fault of the machine is a ``StorageError`` instead. The settings of topics are refused by
 ``InvalidSetting`` of ``broker/config/setting.py``.
@@ -20,11 +19,11 @@ class LogEnded(Refusal):
 
 
 class UnknownTopic(Refusal):
-    """There is no such topic or partition, or it has been deleted."""
+    """The topic or partition does not exist, or has been deleted."""
 
 
 class TopicExists(Refusal):
-    """There is a topic of this name already."""
+    """A topic of this name exists already."""
 
 
 class InvalidTopicName(Refusal):
@@ -48,7 +47,7 @@ class InvalidBatch(Refusal):
 
 
 class KeylessRecords(InvalidBatch):
-    """Records without a key for a compacted topic. ``numbers`` are the positions of the first ones within their batch."""
+    """Records without a key for a compacted topic. ``numbers`` are the positions of the first such records in their batch."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         super().__init__("A compacted topic does not accept records without a key.")
@@ -56,8 +55,8 @@ class KeylessRecords(InvalidBatch):
 
 
 class InvalidTimestamp(Refusal):
-    """A record's timestamp is outside of what the topic allows. ``numbers`` are the positions of the first ones within their
-    batch, if its records were looked at."""
+    """A record's timestamp is outside of the topic's limits. ``numbers`` are the positions of the first such records in their
+    batch, if its records were read."""
 
     numbers: Sequence[int] = ()
 
@@ -75,8 +74,8 @@ class OldProducerEpoch(Refusal):
 
 
 class OutOfOrderSequence(Refusal):
-    """A producer's sequence number is neither the next one nor one of a batch that was appended before."""
+    """A producer's sequence number is neither the next nor that of a batch that was appended before."""
 
 
 class InvalidTransactionState(Refusal):
-    """A batch of a transaction that is not open, or one outside of the transaction that its producer has open."""
+    """A batch of a transaction that is not open, or a batch outside of the transaction that its producer has open."""

@@ -1,4 +1,4 @@
-"""What is wrong with one partition: read, never changed. Follows what recovery accepts, and says where it would refuse.
+"""Diagnosing and mending a partition, in a command. The diagnosis only reads; it follows what recovery accepts and refuses.
 
 | found                                                         | what mending does                                          |
 |---------------------------------------------------------------|------------------------------------------------------------|
@@ -8,16 +8,11 @@
 | an index of a closed segment is missing or does not fit       | makes it again                                             |
 | a torn end, or pages that were never written                  | nothing: the broker cuts them off when it starts           |
 
-Runs in a command.
-
-Mends what the diagnosis has found. What it takes out of a log it keeps in a directory of its own in the data directory.
-
-It goes in this order, so that after an interruption the next attempt finds the same damage or less, and takes no gap of this one
-for damage: the mark of a clean stop is removed; the checkpoint files say that this log may have gaps and must be verified from
-its beginning; the bytes that are taken out are made durable; then the segment is replaced by one without them, which has a name
+Mending moves the bytes that it takes out of a log to a directory of its own in the data directory, which the command has locked.
+It goes in this order, so that after an interruption the next attempt finds the same damage or less, and takes no gap of this
+attempt for damage: the mark of a clean stop is removed; the checkpoint files say that this log may have gaps and must be verified
+from its beginning; the removed bytes are made durable; then the segment is replaced by one without them, which has a name
 that recovery removes until it is whole. Logs without damage are not written to.
-
-Runs in a command that has locked the data directory.
 
 Tests: tests/storage/repair/test_repair.py.
 """
@@ -66,7 +61,7 @@ from protocol.kafka.records.batch import HEADER, LOG_OVERHEAD
 @attrs.frozen
 class Damage:
     """The bytes from ``position`` to ``end`` of a segment are no batches. With them the offsets from ``first`` to before
-    ``following`` are lost; ``following`` is None where nothing is behind them."""
+    ``following`` are lost; ``following`` is None if nothing follows them."""
 
     base_offset: int
     position: int
@@ -93,7 +88,7 @@ class Diagnosis:
     begins_late: Gap | None = None
     ends_early: Gap | None = None  # ``following``: the recovery point
     indexes: list[int] = attrs.field(factory=list)  # base offsets of the segments
-    torn: list[Damage] = attrs.field(factory=list)  # the broker sees to them
+    torn: list[Damage] = attrs.field(factory=list)  # the broker repairs them
     end_offset: int = 0
 
     @property
@@ -107,7 +102,7 @@ class Diagnosis:
 
     @property
     def lost(self) -> list[tuple[int, int | None]]:
-        """The ranges of offsets that are lost: (first, the one after the last, or None where that is not known)."""
+        """The ranges of offsets that are lost: (first, the offset after the last, or None if unknown)."""
         ranges: list[tuple[int, int | None]] = [(each.first, each.following) for each in self.damages]
         ranges += [(each.first, each.following) for each in (*self.gaps, self.begins_late, self.ends_early) if each]
         return sorted(set(ranges), key=lambda each: each[0])
@@ -115,11 +110,11 @@ class Diagnosis:
 
 @attrs.frozen
 class DataDirectoryState:
-    """What the files of the data directory say about its logs, and which partitions there are."""
+    """The content of the data directory's files about its logs, and its partitions."""
 
     directory: str
     offsets: dict[str, Offsets]
-    reliable: frozenset[str]  # the checkpoint files that are there and whole
+    reliable: frozenset[str]  # the checkpoint files that are whole
     partitions: tuple[tuple[str, int], ...]
 
 
@@ -148,21 +143,21 @@ def diagnose(files: OpenFiles, state: DataDirectoryState, topic: str, partition:
     """Read a whole partition. Raises OSError."""
     key = (topic, partition)
     directory = f"{state.directory}/{partition_dir.directory_name(topic, partition)}"
-    found = Diagnosis(topic, partition, directory)
+    diagnosis = Diagnosis(topic, partition, directory)
     names = partition_dir.read_contents(files.disk, directory).own
     bases = sorted(base for name in names if (base := offset_of(name, LOG)) is not None)
     point = state.offsets[RECOVERY_POINTS].get(key, 0)
     start = state.offsets[LOG_STARTS].get(key, 0)
     if not bases:
         if point:
-            found.ends_early = Gap(start, point)
-        found.end_offset = start
-        return found
+            diagnosis.ends_early = Gap(start, point)
+        diagnosis.end_offset = start
+        return diagnosis
     gaps_allowed = key in state.offsets[CLEANER_OFFSETS] or CLEANER_OFFSETS not in state.reliable
     dense_from = (point or NEVER) if gaps_allowed else 0
     if LOG_STARTS in state.reliable and bases[0] > start:
-        found.begins_late = Gap(start, bases[0])
-    walk = _Walk(found, point, dense_from, _newest_epoch(files.disk, directory, names))
+        diagnosis.begins_late = Gap(start, bases[0])
+    walk = _Walk(diagnosis, point, dense_from, _newest_epoch(files.disk, directory, names))
     for number, base in enumerate(bases):
         following = bases[number + 1] if number + 1 < len(bases) else None
         segment = Segment(files, directory, base, 0, 0)
@@ -170,12 +165,12 @@ def diagnose(files: OpenFiles, state: DataDirectoryState, topic: str, partition:
         walk.segment(segment, following)
         indexes = {file_name(base, suffix) for suffix in (OFFSET_INDEX, TIME_INDEX)}
         if following is not None and (not indexes <= names or indexed_end(segment, following) is None):
-            found.indexes.append(base)
+            diagnosis.indexes.append(base)
         segment.drop_files()
-    found.end_offset = walk.offset
-    if walk.offset < point and not found.torn:
-        found.ends_early = Gap(walk.offset, point)
-    return found
+    diagnosis.end_offset = walk.offset
+    if walk.offset < point and not diagnosis.torn:
+        diagnosis.ends_early = Gap(walk.offset, point)
+    return diagnosis
 
 
 def _newest_epoch(disk: Disk, directory: str, names: frozenset[str]) -> int:
@@ -189,8 +184,8 @@ def _newest_epoch(disk: Disk, directory: str, names: frozenset[str]) -> int:
 class _Walk:
     """Through the segments of one log."""
 
-    def __init__(self, found: Diagnosis, point: int, dense_from: int, newest_epoch: int) -> None:
-        self._found = found
+    def __init__(self, diagnosis: Diagnosis, point: int, dense_from: int, newest_epoch: int) -> None:
+        self._found = diagnosis
         self._point = point
         self._dense_from = dense_from
         self._newest_epoch = newest_epoch
@@ -219,12 +214,12 @@ class _Walk:
                 position = self._bad(segment, file, position, following)
 
     def _explained(self, base: int) -> bool:
-        """Whether the damaged end of the segment before is what is missing before ``base``."""
+        """Whether the damaged end of the segment before accounts for the offsets missing before ``base``."""
         damages = self._found.damages
         return bool(damages) and damages[-1].following == base
 
     def _bad(self, segment: Segment, file: File, position: int, following: int | None) -> int:
-        """Note what is wrong at ``position``. Returns where to go on."""
+        """Note the damage at ``position``. Returns where to go on."""
         base, size = segment.base_offset, segment.size
         behind = _next_good(file, position + 1, size, self.offset, following)
         if self.offset >= self._point and self._cut_by_broker(segment, file, position, behind, following, self.offset):
@@ -249,20 +244,20 @@ class _Walk:
 
 
 def _next_good(file: File, position: int, size: int, offset: int, following: int | None) -> int | None:
-    """The position of the next good batch whose offsets fit in with what follows it.
+    """The position of the next good batch whose offsets fit those after it.
 
     The checksum does not cover the base offset. A batch whose own was damaged reaches beyond the next segment, or beyond the
     batch behind it.
     """
-    while (found := find_batch(file, position, size, offset)) is not None:
-        header = HEADER.unpack(file.pread(HEADER.size, found))
+    while (start := find_batch(file, position, size, offset)) is not None:
+        header = HEADER.unpack(file.pread(HEADER.size, start))
         after = header[BASE_OFFSET] + header[LAST_DELTA] + 1
-        end = found + header[LENGTH] + LOG_OVERHEAD
+        end = start + header[LENGTH] + LOG_OVERHEAD
         behind = find_batch(file, end, size, offset)
         overlaps = behind == end and HEADER.unpack(file.pread(HEADER.size, end))[BASE_OFFSET] < after
         if not overlaps and (following is None or after <= following):
-            return found
-        position = found + 1
+            return start
+        position = start + 1
     return None
 
 
@@ -271,7 +266,7 @@ _INDEX_INTERVAL_BYTES = 4096  # Kafka's default; the broker reads any
 
 
 class Mending:
-    """``aside`` is the directory for what is taken out; it is made when there is something."""
+    """``aside`` is the directory for the removed bytes; it is made when there are some."""
 
     def __init__(self, files: OpenFiles, state: DataDirectoryState, aside: str) -> None:
         self._files = files
@@ -279,16 +274,16 @@ class Mending:
         self._state = state
         self._aside = aside
 
-    def mend(self, found: Sequence[Diagnosis]) -> None:
+    def mend(self, diagnoses: Sequence[Diagnosis]) -> None:
         """Raises OSError."""
-        lost = [each for each in found if each.has_lost]
+        lost = [diagnosis for diagnosis in diagnoses if diagnosis.has_lost]
         if lost:
             self._accept(lost)
-        for each in found:
-            for base in sorted({damage.base_offset for damage in each.damages}):
-                self._take_out(each, base, [damage for damage in each.damages if damage.base_offset == base])
-            for base in each.indexes:
-                self._index(each, base)
+        for diagnosis in diagnoses:
+            for base in sorted({damage.base_offset for damage in diagnosis.damages}):
+                self._take_out(diagnosis, base, [damage for damage in diagnosis.damages if damage.base_offset == base])
+            for base in diagnosis.indexes:
+                self._index(diagnosis, base)
 
     def _accept(self, lost: Sequence[Diagnosis]) -> None:
         """Write down that these logs may have gaps, where they begin, and that they must be verified whole."""
@@ -298,7 +293,7 @@ class Mending:
             self._disk.sync_dir(directory)
         offsets = self._state.offsets
         if CLEANER_OFFSETS not in self._state.reliable:
-            # Without the file any log may have gaps. With one that named only these, sound logs with gaps would be offline.
+            # Without the file any log may have gaps. If it named only these, sound logs with gaps would be offline.
             offsets[CLEANER_OFFSETS] = dict.fromkeys(self._state.partitions, 0)
         for each in lost:
             key = (each.topic, each.partition)
@@ -308,14 +303,14 @@ class Mending:
                 offsets[LOG_STARTS][key] = each.begins_late.following
         # The recovery points last: without them, and with the line for gaps, any gap is accepted.
         for name in (CLEANER_OFFSETS, LOG_STARTS, RECOVERY_POINTS):
-            # One that could not be read stays as it is, unless it is needed.
+            # An illegible file stays as it is, unless it is needed.
             if name in self._state.reliable or offsets[name]:
                 write_offsets(self._disk, f"{directory}/{name}", offsets[name])
                 copying.give_to_owner_of(directory, f"{directory}/{name}")
 
-    def _take_out(self, found: Diagnosis, base: int, damages: Sequence[Damage]) -> None:
-        disk, directory = self._disk, found.directory
-        aside = f"{self._aside}/{found.name}"
+    def _take_out(self, diagnosis: Diagnosis, base: int, damages: Sequence[Damage]) -> None:
+        disk, directory = self._disk, diagnosis.directory
+        aside = f"{self._aside}/{diagnosis.name}"
         copying.make_directory_for_owner_of(self._state.directory, aside)
         path = f"{directory}/{file_name(base, LOG)}"
         new = path + CLEANED
@@ -344,11 +339,11 @@ class Mending:
         disk.rename(new, path)
         disk.sync_dir(directory)
         if not kept and base != self._last_base(directory):
-            # An empty segment between others would look like one that was given up.
+            # An empty segment between others would look like an abandoned segment.
             disk.remove(path)
             disk.sync_dir(directory)
         elif kept:
-            self._index(found, base)
+            self._index(diagnosis, base)
 
     def _last_base(self, directory: str) -> int:
         names = [name for name in self._disk.listdir(directory) if name.endswith(LOG)]
@@ -373,24 +368,24 @@ class Mending:
             reading.close()
             writing.close()
 
-    def _index(self, found: Diagnosis, base: int) -> None:
-        """Make the two indexes of a segment again; that of aborted transactions is made by the broker."""
-        path = f"{found.directory}/{file_name(base, LOG)}"
+    def _index(self, diagnosis: Diagnosis, base: int) -> None:
+        """Make the two indexes of a segment again; the broker makes that of aborted transactions."""
+        path = f"{diagnosis.directory}/{file_name(base, LOG)}"
         if not self._disk.exists(path):
             return
-        segment = Segment(self._files, found.directory, base, self._disk.file_size(path), 0)
+        segment = Segment(self._files, diagnosis.directory, base, self._disk.file_size(path), 0)
         segment.rebuild_indexes(_INDEX_INTERVAL_BYTES)
         segment.sync_indexes()
         segment.drop_files()
         for suffix in (OFFSET_INDEX, TIME_INDEX):
-            index = f"{found.directory}/{file_name(base, suffix)}"
+            index = f"{diagnosis.directory}/{file_name(base, suffix)}"
             if self._disk.exists(index):
-                copying.give_to_owner_of(found.directory, index)
-        self._disk.sync_dir(found.directory)
+                copying.give_to_owner_of(diagnosis.directory, index)
+        self._disk.sync_dir(diagnosis.directory)
 
 
 def _kept(damages: Sequence[Damage], size: int) -> list[tuple[int, int]]:
-    """What is left of a segment of ``size`` bytes: the ranges between the damages."""
+    """The rest of a segment of ``size`` bytes: the ranges between the damages."""
     ranges = []
     position = 0
     for damage in damages:

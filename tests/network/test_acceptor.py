@@ -141,7 +141,7 @@ def test_a_full_processor_is_passed_over() -> None:
     assert [len(processor.taken) for processor in setting.processors] == [3, 0, 3]
 
 
-def test_when_all_are_full_each_is_tried_once_and_no_other_connection_is_taken_meanwhile() -> None:
+def test_full_processors_are_tried_once_and_block_accepting() -> None:
     setting = Setting(StubProcessor(0), StubProcessor(0))
     first, _second, _ = setting.listener.come("a", "b", "c")
     setting.acceptor.step(0)
@@ -160,7 +160,7 @@ def test_when_all_are_full_each_is_tried_once_and_no_other_connection_is_taken_m
     assert setting.processors[1].taken == []
 
 
-def test_a_held_connection_goes_to_a_processor_that_is_added() -> None:
+def test_held_connection_goes_to_new_processor() -> None:
     setting = Setting(StubProcessor(0))
     (socket,) = setting.listener.come("a")
     setting.acceptor.step(0)
@@ -172,7 +172,7 @@ def test_a_held_connection_goes_to_a_processor_that_is_added() -> None:
     assert extra.taken == [socket]
 
 
-def test_out_of_descriptors_it_rests_and_then_goes_on() -> None:
+def test_acceptor_rests_without_descriptors_and_then_continues() -> None:
     setting = Setting(StubProcessor())
     setting.listener.backlog.append(Exhausted("too many open files"))
     setting.listener.come("a")
@@ -189,7 +189,7 @@ def test_out_of_descriptors_it_rests_and_then_goes_on() -> None:
     assert len(setting.processors[0].taken) == 1
 
 
-def test_being_out_of_descriptors_does_not_use_up_the_allowance_of_new_connections() -> None:
+def test_missing_descriptors_do_not_use_up_connection_allowance() -> None:
     setting = Setting(StubProcessor(), quotas=ConnectionQuotas(100, 100, {}, 1))
     setting.listener.backlog.append(Exhausted("too many open files"))
     setting.listener.come("a")
@@ -199,7 +199,7 @@ def test_being_out_of_descriptors_does_not_use_up_the_allowance_of_new_connectio
     assert len(setting.processors[0].taken) == 1
 
 
-def test_at_max_connections_the_backlog_waits_until_one_closes() -> None:
+def test_backlog_waits_at_max_connections_until_close() -> None:
     setting = Setting(StubProcessor(), quotas=ConnectionQuotas(2, 100, {}, 0))
     setting.listener.come("a", "b", "c", "d")
     setting.acceptor.step(0)
@@ -214,7 +214,7 @@ def test_at_max_connections_the_backlog_waits_until_one_closes() -> None:
     assert len(setting.listener.backlog) == 1
 
 
-def test_an_address_with_too_many_is_closed_at_once_and_the_next_one_served() -> None:
+def test_address_with_too_many_is_closed_next_served() -> None:
     setting = Setting(StubProcessor(), quotas=ConnectionQuotas(100, 1, {"c": 2}, 0))
     sockets = setting.listener.come("a", "a", "b", "c", "c", "c")
     setting.acceptor.step(0)
@@ -238,7 +238,7 @@ def test_new_connections_come_no_faster_than_their_rate() -> None:
     assert len(setting.processors[0].taken) == 10
 
 
-def test_an_empty_backlog_does_not_use_up_the_rate() -> None:
+def test_empty_backlog_does_not_use_up_the_rate() -> None:
     setting = Setting(StubProcessor(), quotas=ConnectionQuotas(100, 100, {}, 2))
     setting.listener.come("a")
     setting.acceptor.step(0)  # takes one and finds no second
@@ -247,7 +247,7 @@ def test_an_empty_backlog_does_not_use_up_the_rate() -> None:
     assert len(setting.processors[0].taken) == 2
 
 
-def test_one_listener_with_a_long_backlog_does_not_keep_another_from_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_backlog_of_listener_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor_module, "_TURN", 4)
     setting = Setting(StubProcessor(), listeners=2)
     setting.listeners[0].come(*["a"] * 100)
@@ -257,7 +257,7 @@ def test_one_listener_with_a_long_backlog_does_not_keep_another_from_its_turn(mo
     assert len(setting.processors[0].taken) == 5
 
 
-def test_a_listener_that_has_reached_its_own_limit_waits_alone() -> None:
+def test_listener_at_its_own_limit_waits_alone() -> None:
     setting = Setting(StubProcessor(), listeners=3)
     limits = {"l0": ListenerLimits(max_connections=1), "l1": ListenerLimits(max_per_second=2.0)}
     setting.quotas.configure(100, 100, {}, 0, limits)
@@ -273,7 +273,7 @@ def test_a_listener_that_has_reached_its_own_limit_waits_alone() -> None:
     assert [len(listener.backlog) for listener in setting.listeners] == [2, 1, 0]
 
 
-def test_a_connection_of_an_address_that_connects_too_fast_is_kept_for_a_while_and_then_closed() -> None:
+def test_fast_connecting_address_is_held_then_closed() -> None:
     setting = Setting(StubProcessor())
     setting.quotas.connection_rate = {"a": 2.0}.get
     sockets = setting.listener.come("a", "b", "a", "a", "b")
@@ -294,7 +294,7 @@ def test_a_connection_of_an_address_that_connects_too_fast_is_kept_for_a_while_a
     assert again in setting.processors[0].taken
 
 
-def test_throttled_connections_are_bounded_take_nothing_of_the_rate_and_end_with_the_acceptor() -> None:
+def test_throttled_connections_are_bounded_and_end_with_acceptor() -> None:
     setting = Setting(StubProcessor(), quotas=ConnectionQuotas(50, 50, {}, 3))
     setting.quotas.connection_rate = {"a": 1.0}.get
     sockets = setting.listener.come(*"a" * 20, "b", "b")
@@ -306,7 +306,7 @@ def test_throttled_connections_are_bounded_take_nothing_of_the_rate_and_end_with
     assert sum(socket.closed for socket in sockets) == 19
 
 
-def test_the_protected_listener_accepts_while_the_broker_is_full() -> None:
+def test_protected_listener_accepts_while_broker_is_full() -> None:
     setting = Setting(StubProcessor(), quotas=ConnectionQuotas(1, 100, {}, 0), listeners=2)
     setting.quotas.protect("l1", 1)
     for listener in setting.listeners:
@@ -317,7 +317,7 @@ def test_the_protected_listener_accepts_while_the_broker_is_full() -> None:
     assert setting.quotas.excess == 1
 
 
-def test_closing_stops_listening_and_lets_go_of_a_held_connection() -> None:
+def test_closing_stops_listening_and_releases_held_connection() -> None:
     setting = Setting(StubProcessor(0), listeners=2)
     (held,) = setting.listener.come("a")
     setting.acceptor.step(0)

@@ -105,9 +105,7 @@ PARTS = st.lists(
     queues=st.lists(PARTS, min_size=1, max_size=4),
     takes=st.lists(st.one_of(st.integers(0, 400), st.integers(0, 20_000)), max_size=60),
 )
-def test_whatever_the_socket_takes_the_bytes_leave_in_order_and_are_counted(
-    queues: list[list[Any]], takes: list[int]
-) -> None:
+def test_bytes_leave_in_order_and_are_counted(queues: list[list[Any]], takes: list[int]) -> None:
     socket = StingySocket(takes)
     sender = connection(socket)
     expected = b""
@@ -127,7 +125,7 @@ def test_whatever_the_socket_takes_the_bytes_leave_in_order_and_are_counted(
     assert sender.outgoing_bytes == sender.outgoing_files == 0
 
 
-def test_more_parts_than_one_call_may_carry_leave_in_several() -> None:
+def test_more_parts_than_call_limit_leave_in_several() -> None:
     socket = StingySocket()
     sender = connection(socket)
     sender.enqueue([bytes([n % 256]) for n in range(1000)])
@@ -136,7 +134,7 @@ def test_more_parts_than_one_call_may_carry_leave_in_several() -> None:
     assert 2 <= len(socket.calls) <= 20
 
 
-def test_memory_before_a_file_is_announced_so_that_both_share_a_packet() -> None:
+def test_memory_before_file_shares_a_packet() -> None:
     socket = StingySocket()
     sender = connection(socket)
     sender.enqueue([b"header", region(0, LONG), b"trailer"])
@@ -144,7 +142,7 @@ def test_memory_before_a_file_is_announced_so_that_both_share_a_packet() -> None
     assert socket.calls == [("send", True), ("file", False), ("send", False)]
 
 
-def test_short_regions_leave_together_with_what_stands_around_them() -> None:
+def test_short_regions_leave_with_the_bytes_around_them() -> None:
     socket = StingySocket()
     sender = connection(socket)
     sender.enqueue([b"header", region(3, 10), b"between", region(30, 20), b"trailer"])
@@ -153,7 +151,7 @@ def test_short_regions_leave_together_with_what_stands_around_them() -> None:
     assert socket.calls == [("send", False)]
 
 
-def test_short_regions_before_a_long_one_share_its_packet() -> None:
+def test_short_regions_before_long_region_share_its_packet() -> None:
     socket = StingySocket()
     sender = connection(socket)
     sender.enqueue([region(3, 10), b"between", region(30, LONG)])
@@ -162,7 +160,7 @@ def test_short_regions_before_a_long_one_share_its_packet() -> None:
     assert socket.calls == [("send", True), ("file", False)]
 
 
-def test_a_bounded_number_of_bytes_is_read_for_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_call_reads_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "_GATHERED_BYTES", 1000)
     socket = StingySocket([0, 1 << 40, 0])
     sender = connection(socket)
@@ -176,7 +174,7 @@ def test_a_bounded_number_of_bytes_is_read_for_one_call(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("size", [20, LONG])
-def test_a_file_that_ends_before_what_was_promised_is_an_error_that_names_it(size: int) -> None:
+def test_short_file_is_an_error_that_names_it(size: int) -> None:
     sender = connection(StingySocket())
     sender.enqueue([region(len(FILE) - 10, size)])
     with pytest.raises(OSError, match=r"segment\.log ends before byte"):
@@ -191,7 +189,7 @@ def test_an_empty_region_is_no_short_file() -> None:
     assert bytes(socket.out) == b"ab"
 
 
-def test_one_turn_sends_no_more_of_files_than_allowed_though_the_socket_would_take_it(
+def test_one_turn_sends_bounded_amount_of_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_module, "_TURN_BYTES", 1000)
@@ -222,7 +220,7 @@ def test_one_turn_also_counts_short_regions(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("size", [20, LONG])
-def test_what_comes_before_a_file_that_is_too_short_is_still_sent(size: int) -> None:
+def test_bytes_before_short_file_are_still_sent(size: int) -> None:
     socket = StingySocket()
     sender = connection(socket)
     sender.enqueue([b"first", region(0, 10), b"second", region(len(FILE) - 10, size)])
@@ -232,7 +230,7 @@ def test_what_comes_before_a_file_that_is_too_short_is_still_sent(size: int) -> 
 
 
 @pytest.mark.parametrize("size", [100, LONG])
-def test_a_region_that_was_sent_in_part_leaves_the_services_own_region_alone(size: int) -> None:
+def test_partly_sent_region_leaves_region_of_service_alone(size: int) -> None:
     sender = connection(StingySocket([10, 0]))
     part = region(5, size)
     sender.enqueue([part])
@@ -241,7 +239,7 @@ def test_a_region_that_was_sent_in_part_leaves_the_services_own_region_alone(siz
 
 
 @pytest.mark.parametrize("size", [5, LONG])
-def test_a_file_is_let_go_once_its_bytes_have_left(tmp_path: Path, size: int) -> None:
+def test_file_is_released_once_its_bytes_have_left(tmp_path: Path, size: int) -> None:
     path = str(tmp_path / "x")
     file = SystemDisk().open(path, create=True)
     file.pwrite([bytes(size)], 0)

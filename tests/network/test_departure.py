@@ -37,7 +37,7 @@ def step(*benches: Bench, times: int = 5) -> None:
             bench.step()
 
 
-def test_an_idle_connection_goes_on_with_its_session_on_the_other_processor(pair: Callable[..., Pair]) -> None:
+def test_idle_connection_moves_with_its_session(pair: Callable[..., Pair]) -> None:
     one, other = pair()
     client = one.connect()
     client.send(frame(b"e", b"1"))
@@ -56,9 +56,7 @@ def test_an_idle_connection_goes_on_with_its_session_on_the_other_processor(pair
 
 
 @pytest.mark.parametrize("moved_before", ["it is answered", "the answer is passed on"])
-def test_a_request_in_flight_is_answered_on_the_processor_that_has_the_connection_then(
-    pair: Callable[..., Pair], moved_before: str
-) -> None:
+def test_request_in_flight_is_answered_on_new_processor(pair: Callable[..., Pair], moved_before: str) -> None:
     one, other = pair()
     client = one.connect()
     client.send(frame(b"H", b"1") + frame(b"e", b"2"))
@@ -74,7 +72,7 @@ def test_a_request_in_flight_is_answered_on_the_processor_that_has_the_connectio
     assert client.frames == [(b"H", b"1"), (b"e", b"2")]
 
 
-def test_an_answer_to_the_old_address_by_a_thread_that_has_looked_it_up_before_arrives(
+def test_answer_to_old_address_arrives_after_lookup(
     pair: Callable[..., Pair],
 ) -> None:
     one, other = pair()
@@ -93,7 +91,7 @@ def test_an_answer_to_the_old_address_by_a_thread_that_has_looked_it_up_before_a
 
 
 @pytest.mark.parametrize("late", ["before the end", "after the end"])
-def test_an_answer_to_the_old_address_is_never_given_by_the_processor_that_has_gone(
+def test_ended_processor_never_answers_at_old_address(
     pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     one, other = pair()
@@ -123,9 +121,7 @@ def test_an_answer_to_the_old_address_is_never_given_by_the_processor_that_has_g
     assert client.frames == [(b"H", b"1")]
 
 
-def test_work_that_two_threads_leave_at_the_old_address_is_passed_on_whoever_comes_first(
-    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_at_old_address_is_always_passed_on(pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = pair(EchoService(in_flight_max=0))
     client = one.connect()
     client.send(frame(b"e", b"1"))
@@ -149,7 +145,7 @@ def test_work_that_two_threads_leave_at_the_old_address_is_passed_on_whoever_com
     assert done == [1, 2]
 
 
-def test_half_a_frame_and_bytes_that_the_peer_does_not_read_move_too(pair: Callable[..., Pair]) -> None:
+def test_half_frame_and_unread_bytes_move_too(pair: Callable[..., Pair]) -> None:
     one, other = pair()
     client = one.connect(receive_buffer=4096)
     client.reads = False
@@ -168,7 +164,7 @@ def test_half_a_frame_and_bytes_that_the_peer_does_not_read_move_too(pair: Calla
     assert client.frames == [(b"z", b"\0" * (8 << 20)), (b"e", b"y" * 100_000)]
 
 
-def test_a_throttle_that_ends_after_the_move_or_has_only_been_left_before_it_ends_there(
+def test_throttle_that_spans_the_move_ends_at_heir(
     pair: Callable[..., Pair],
 ) -> None:
     one, other = pair()
@@ -188,7 +184,7 @@ def test_a_throttle_that_ends_after_the_move_or_has_only_been_left_before_it_end
     assert connection.holds == 0
 
 
-def test_a_request_that_waits_for_the_request_channel_gets_there_from_the_other_processor(
+def test_request_waiting_for_channel_arrives_from_heir(
     pair: Callable[..., Pair],
 ) -> None:
     one, other = pair(queue=1)
@@ -202,7 +198,7 @@ def test_a_request_that_waits_for_the_request_channel_gets_there_from_the_other_
     assert [client.frames for client in clients] == [[(b"p", b"%d" % n)] for n in range(3)]
 
 
-def test_frames_of_a_stream_that_handlers_are_reading_are_given_back_by_the_heir(pair: Callable[..., Pair]) -> None:
+def test_heir_returns_stream_frames_that_handlers_read(pair: Callable[..., Pair]) -> None:
     one, other = pair(EchoService(in_flight_max=0))
     client = one.connect()
     client.send(frame(b"p", b"x" * 1000) * 3)
@@ -213,7 +209,7 @@ def test_frames_of_a_stream_that_handlers_are_reading_are_given_back_by_the_heir
     other.until(lambda: one.memory.in_use == 0)
 
 
-def test_work_that_one_thread_leaves_stays_in_its_order_however_often_the_connection_moves(bench: MakeBench) -> None:
+def test_work_of_one_thread_stays_ordered_across_moves(bench: MakeBench) -> None:
     service, stage = EchoService(in_flight_max=0), Stage()
     stage.roles.get_ident = threading.get_ident  # type: ignore[method-assign]
     benches = [bench(service, stage=stage) for _ in range(2)]
@@ -247,7 +243,7 @@ def test_work_that_one_thread_leaves_stays_in_its_order_however_often_the_connec
     assert done == [list(range(count)) for count in left]
 
 
-def test_connections_that_wait_in_the_queue_are_handed_over_as_well(pair: Callable[..., Pair]) -> None:
+def test_queued_new_connections_are_handed_over_as_well(pair: Callable[..., Pair]) -> None:
     one, other = pair()
     client = one.dial()
     assert one.processor.offer(one.new_connection())
@@ -258,7 +254,7 @@ def test_connections_that_wait_in_the_queue_are_handed_over_as_well(pair: Callab
     assert client.frames == [(b"e", b"1")]
 
 
-def test_an_heir_that_goes_before_it_has_taken_over_passes_the_connection_on(bench: MakeBench) -> None:
+def test_heir_that_ends_early_passes_connection_on(bench: MakeBench) -> None:
     service, stage = EchoService(), Stage()
     one, two, three = (bench(service, stage=stage) for _ in range(3))
     client = one.connect()
@@ -289,7 +285,7 @@ def test_what_nobody_takes_is_closed(bench: MakeBench) -> None:
     assert stage.quotas.total == 0
 
 
-def test_what_was_adopted_by_a_processor_that_is_closed_is_closed(pair: Callable[..., Pair]) -> None:
+def test_connection_adopted_by_closed_processor_is_closed(pair: Callable[..., Pair]) -> None:
     one, other = pair()
     client = one.connect()
     one.replace(other.processor)
@@ -299,7 +295,7 @@ def test_what_was_adopted_by_a_processor_that_is_closed_is_closed(pair: Callable
     assert one.quotas.total == 0
 
 
-def test_a_connection_that_comes_to_a_draining_processor_takes_no_further_request(pair: Callable[..., Pair]) -> None:
+def test_draining_processor_takes_no_request_of_arriving_connection(pair: Callable[..., Pair]) -> None:
     one, other = pair()
     client = one.connect()
     other.processor.drain()
@@ -311,7 +307,7 @@ def test_a_connection_that_comes_to_a_draining_processor_takes_no_further_reques
     assert next(iter(other.processor.connections)).holds == DRAINING
 
 
-def test_a_peer_that_has_closed_its_side_gets_its_answer_and_the_end(pair: Callable[..., Pair]) -> None:
+def test_peer_that_closed_its_side_gets_answer_first(pair: Callable[..., Pair]) -> None:
     one, other = pair()
     client = one.connect()
     client.send(frame(b"H", b"1"))
@@ -327,7 +323,7 @@ def test_a_peer_that_has_closed_its_side_gets_its_answer_and_the_end(pair: Calla
     assert one.quotas.total == 0
 
 
-def test_a_bug_in_work_that_is_left_costs_its_connection_only(pair: Callable[..., Pair]) -> None:
+def test_bug_in_left_work_costs_only_its_connection(pair: Callable[..., Pair]) -> None:
     one, other = pair()
     clients = [one.connect() for _ in range(2)]
     connection = one.connection_of(clients[0])

@@ -3,7 +3,7 @@
 from broker.network.expiry import Unsent
 
 
-def test_the_reports_of_all_processors_count_together_and_a_new_one_replaces_the_old() -> None:
+def test_expiry_report_replaces_older_and_sums_over_processors() -> None:
     unsent = Unsent(100)
     assert unsent.total == 0
     unsent.report(0, 60)

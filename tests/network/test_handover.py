@@ -9,7 +9,7 @@ from tests.network.harness import Bench
 MakeBench = Callable[..., Bench]
 
 
-def test_inline_and_on_a_handler_a_request_is_handled_with_what_was_prepared(bench: MakeBench) -> None:
+def test_prepared_value_reaches_inline_and_handler_requests(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"e") + frame(b"p") + frame(b"s"))
@@ -18,7 +18,7 @@ def test_inline_and_on_a_handler_a_request_is_handled_with_what_was_prepared(ben
     assert b.processor.stats.inline == 1
 
 
-def test_a_parked_request_is_handled_again_with_what_was_handed_over(bench: MakeBench) -> None:
+def test_parked_request_is_handled_again_with_handed_value(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"h"))

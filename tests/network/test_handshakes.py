@@ -108,9 +108,7 @@ def test_a_client_that_no_rule_names_is_refused(tls_bench: MakeBench) -> None:
     assert b.service.connections == []
 
 
-def test_a_certificate_of_which_nothing_can_be_made_costs_its_connection_only(
-    tls_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_certificate_costs_only_its_connection(tls_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     def principal(_listener: Any, _certificate: bytes | None) -> Principal:
         raise InvalidVersion("17 is not a valid X509 version", 17)
 
@@ -124,7 +122,7 @@ def test_a_certificate_of_which_nothing_can_be_made_costs_its_connection_only(
     b.until(lambda: busy.frames)
 
 
-def test_what_arrives_with_the_end_of_the_handshake_is_served(tls_bench: MakeBench) -> None:
+def test_data_arriving_with_end_of_handshake_is_served(tls_bench: MakeBench) -> None:
     b = tls_bench()
     client = offer(b)
     client.unsent += frame(b"e", b"early") + frame(b"e", b"bird")  # leaves in the packet that ends the handshake
@@ -166,7 +164,7 @@ def test_what_is_no_handshake_fails_at_once(tls_bench: MakeBench, sent: bytes) -
     assert b.processor.handshakes.stats.failed == 1
 
 
-def test_tls_to_a_plaintext_port_is_refused_by_the_size_of_the_frame() -> None:
+def test_tls_on_plaintext_port_is_refused_by_size() -> None:
     b = Bench(client=TlsClient)  # type: ignore[arg-type]
     try:
         client = b.dial()
@@ -201,7 +199,7 @@ def test_hanging_up_during_the_handshake_frees_everything(tls_bench: MakeBench, 
     raw.close()
 
 
-def test_a_handshake_that_stops_is_closed_after_its_time(tls_bench: MakeBench) -> None:
+def test_stopped_handshake_is_closed_after_its_time(tls_bench: MakeBench) -> None:
     b = tls_bench(handshake_timeout=10.0)
     silent, half = plain(b), plain(b)
     b.step()
@@ -217,7 +215,7 @@ def test_a_handshake_that_stops_is_closed_after_its_time(tls_bench: MakeBench) -
     b.until(lambda: late.frames)
 
 
-def test_a_handshake_of_one_byte_a_second_ends_with_its_time(tls_bench: MakeBench) -> None:
+def test_slow_handshake_ends_with_its_time(tls_bench: MakeBench) -> None:
     b = tls_bench(handshake_timeout=10.0)
     client = plain(b)
     hello = ssl.MemoryBIO()
@@ -239,9 +237,7 @@ def test_a_handshake_of_one_byte_a_second_ends_with_its_time(tls_bench: MakeBenc
 # -- what it costs the others -----------------------------------------------------------------------------------------
 
 
-def test_handshakes_have_a_budget_in_each_step_and_others_are_served_between(
-    tls_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_handshakes_have_budget_and_others_are_served(tls_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     b = tls_bench()
     busy = b.connect()
     monkeypatch.setattr(handshakes, "_STEP_S", 0.0)  # one a step
@@ -257,7 +253,7 @@ def test_handshakes_have_a_budget_in_each_step_and_others_are_served_between(
     b.until(lambda: all(client.established for client in crowd) and not len(b.processor.handshakes))
 
 
-def test_a_push_before_the_end_of_the_handshake_waits_for_it(tls_bench: MakeBench) -> None:
+def test_push_waits_for_end_of_handshake(tls_bench: MakeBench) -> None:
     b = tls_bench(EchoService(in_flight_max=0))
     client = offer(b)
     b.step()
@@ -288,14 +284,14 @@ def test_failures_are_logged_once_a_second(tls_bench: MakeBench, monkeypatch: py
     assert b.processor.handshakes.stats.failed == 6
 
 
-def test_a_server_sends_its_own_certificates_and_those_above_it(tls_bench: MakeBench) -> None:
+def test_server_sends_its_certificates_and_those_above(tls_bench: MakeBench) -> None:
     below = certificates.authority().intermediate()
     b = tls_bench(identity=below.issue("broker", hosts=["localhost"]))
     b.connect()
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_both_versions_are_spoken_and_older_ones_are_not(tls_bench: MakeBench, version: ssl.TLSVersion) -> None:
+def test_both_tls_versions_are_spoken_older_refused(tls_bench: MakeBench, version: ssl.TLSVersion) -> None:
     b = tls_bench()
     own = ssl.create_default_context(cadata=certificates.authority().pem)
     own.minimum_version = own.maximum_version = version
@@ -319,7 +315,7 @@ def hello() -> bytes:
     return said.read()
 
 
-def test_a_crowd_that_stops_in_the_middle_is_closed_and_others_are_served_meanwhile(tls_bench: MakeBench) -> None:
+def test_crowd_of_stopped_handshakes_delays_no_other(tls_bench: MakeBench) -> None:
     b = tls_bench(handshake_timeout=10.0)
     busy = b.connect()
     before = descriptors()
@@ -372,7 +368,7 @@ def test_many_come_and_go_and_nothing_is_left(tls_bench: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("padding", [5_000, 60_000, 110_000])
-def test_a_large_chain_of_a_client_is_taken_or_refused_and_no_more(tls_bench: MakeBench, padding: int) -> None:
+def test_large_client_chain_is_taken_or_refused(tls_bench: MakeBench, padding: int) -> None:
     b = tls_bench(shown=certificates.authority().issue("large", padding=padding), ssl_client_auth="required")
     client = offer(b)
     b.until(lambda: client.eof or not len(b.processor.handshakes))
@@ -394,7 +390,7 @@ def test_a_revoked_certificate_is_refused(tls_bench: MakeBench, tmp_path: Path, 
         assert "REVOKED" in ((client.failure and client.failure.reason) or "")
 
 
-def test_revocation_lists_that_are_out_of_date_let_nobody_in(tls_bench: MakeBench, tmp_path: Path) -> None:
+def test_outdated_revocation_lists_let_nobody_in(tls_bench: MakeBench, tmp_path: Path) -> None:
     lists = tmp_path / "revoked.pem"
     lists.write_text(certificates.authority().revoke(valid_days=(-9, -2)))
     b = tls_bench(shown=certificates.client(), ssl_client_auth="required", ssl_crl_location=str(lists))
@@ -403,7 +399,7 @@ def test_revocation_lists_that_are_out_of_date_let_nobody_in(tls_bench: MakeBenc
     assert b.processor.handshakes.stats.failed == 1
 
 
-def test_connections_keep_their_certificates_and_new_ones_get_the_new(tls_bench: MakeBench, tmp_path: Path) -> None:
+def test_new_certificates_apply_only_to_new_connections(tls_bench: MakeBench, tmp_path: Path) -> None:
     b = tls_bench()
     assert b.tls is not None
     old = b.connect()
@@ -436,7 +432,7 @@ def test_a_handshake_goes_on_on_another_processor(tls_bench: MakeBench, steps: i
     assert other.processor.handshakes.stats.late == 1
 
 
-def test_a_client_that_never_reads_is_held_back_and_costs_a_bounded_amount(tls_bench: MakeBench) -> None:
+def test_client_that_never_reads_costs_bounded_amount(tls_bench: MakeBench) -> None:
     b = tls_bench()
     client = b.connect()
     client.reads = False

@@ -15,7 +15,7 @@ def never() -> None:
     raise AssertionError("called")
 
 
-def test_a_buffer_is_at_least_as_large_as_asked_and_counts_in_full() -> None:
+def test_buffer_has_at_least_requested_size_counted_fully() -> None:
     pool = MemoryPool(1 << 20)
     buffer = pool.allocate(100_000, never)
     assert buffer is not None
@@ -25,7 +25,7 @@ def test_a_buffer_is_at_least_as_large_as_asked_and_counts_in_full() -> None:
     assert pool.in_use == 0
 
 
-def test_a_single_request_may_exceed_what_is_left_but_not_a_second_one() -> None:
+def test_single_request_may_exceed_rest_of_the_pool() -> None:
     pool = MemoryPool(128 * KIB)
     small = pool.allocate(64 * KIB, never)
     huge = pool.allocate(10 << 20, never)
@@ -35,7 +35,7 @@ def test_a_single_request_may_exceed_what_is_left_but_not_a_second_one() -> None
     assert pool.allocate(1, lambda: None) is None
 
 
-def test_whoever_waits_is_called_once_when_memory_comes_back() -> None:
+def test_waiter_is_called_once_when_memory_returns() -> None:
     pool = MemoryPool(64 * KIB)
     buffer = pool.allocate(64 * KIB, never)
     assert buffer is not None
@@ -59,7 +59,7 @@ def test_whoever_waits_is_called_once_when_memory_comes_back() -> None:
     assert calls == ["first", "second"]
 
 
-def test_the_last_quarter_is_for_buffers_that_complete_their_frame() -> None:
+def test_last_quarter_is_for_buffers_completing_their_frame() -> None:
     pool = MemoryPool(256 * KIB)
     halves = [pool.allocate(64 * KIB, never) for _ in range(3)]
     grows = halves[0]
@@ -74,7 +74,7 @@ def test_the_last_quarter_is_for_buffers_that_complete_their_frame() -> None:
     assert pool.allocate(64 * KIB, lambda: None, grows=halves[2], completes=True) is None
 
 
-def test_at_twice_its_capacity_not_even_what_was_read_gets_any() -> None:
+def test_pool_at_twice_its_capacity_gives_no_memory() -> None:
     pool = MemoryPool(64 * KIB)
     held = [pool.allocate(64 * KIB, never, force=True) for _ in range(2)]
     with pytest.raises(MemoryError):
@@ -85,7 +85,7 @@ def test_at_twice_its_capacity_not_even_what_was_read_gets_any() -> None:
         pool.release(buffer)
 
 
-def test_memory_that_the_system_does_not_have_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_system_memory_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(size: int = 0) -> bytearray:
         raise MemoryError
 
@@ -119,7 +119,7 @@ def test_forced_memory_is_given_beyond_the_end() -> None:
     assert not pool.exhausted
 
 
-def test_a_returned_buffer_is_used_again_and_a_forgotten_one_never() -> None:
+def test_returned_buffer_is_reused_unless_forgotten() -> None:
     pool = MemoryPool(1 << 20)
     one = pool.allocate(64 * KIB, never)
     assert one is not None
@@ -130,7 +130,7 @@ def test_a_returned_buffer_is_used_again_and_a_forgotten_one_never() -> None:
     assert pool.allocate(64 * KIB, never) is not one
 
 
-def test_sizes_of_nearly_the_same_length_reuse_each_others_buffers() -> None:
+def test_sizes_of_similar_length_share_buffers() -> None:
     pool = MemoryPool(1 << 24)
     one = pool.allocate(1_000_000, never)
     assert one is not None
@@ -138,7 +138,7 @@ def test_sizes_of_nearly_the_same_length_reuse_each_others_buffers() -> None:
     assert pool.allocate(1_000_100, never) is one
 
 
-def test_no_more_idle_memory_is_kept_than_allowed_and_trim_keeps_none() -> None:
+def test_idle_memory_is_bounded_and_trim_frees_all() -> None:
     pool = MemoryPool(1 << 20, keep=128 * KIB)
     buffers = [pool.allocate(64 * KIB, never) for _ in range(4)]
     for buffer in buffers:
@@ -154,7 +154,7 @@ def test_no_more_idle_memory_is_kept_than_allowed_and_trim_keeps_none() -> None:
     assert not any(a is b for a in fresh for b in [*buffers, *again])
 
 
-def test_giving_back_more_than_was_taken_is_a_bug() -> None:
+def test_returning_more_than_taken_is_a_bug() -> None:
     pool = MemoryPool(1 << 20)
     with pytest.raises(AssertionError):
         pool.release(bytearray(64 * KIB))
@@ -162,7 +162,7 @@ def test_giving_back_more_than_was_taken_is_a_bug() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 400 * KIB), st.booleans())))
 @settings(max_examples=60)
-def test_in_use_is_the_sum_of_what_is_out_and_nobody_waits_while_there_is_room(
+def test_in_use_sums_taken_memory_without_needless_waits(
     steps: list[tuple[bool, int, bool]],
 ) -> None:
     pool = MemoryPool(512 * KIB)
@@ -187,7 +187,7 @@ def test_in_use_is_the_sum_of_what_is_out_and_nobody_waits_while_there_is_room(
         assert pool.in_use == sum(map(len, out))
 
 
-def test_many_threads_take_and_return_and_none_is_forgotten() -> None:
+def test_many_threads_take_and_return_without_loss() -> None:
     pool = MemoryPool(128 * KIB)
     turns = 300
 

@@ -34,7 +34,7 @@ def pool() -> Iterator[MemoryPool]:
     assert made.in_use == 0
 
 
-def test_a_length_field_alone_takes_a_page_whatever_it_says(pool: MemoryPool) -> None:
+def test_length_field_alone_takes_a_page(pool: MemoryPool) -> None:
     buffer = ReceiveBuffer(pool)
     buffer.keep(memoryview(b"\x06\x00\x00\x00"), never)
     assert buffer.make_room(100 << 20, never)
@@ -57,7 +57,7 @@ def test_memory_doubles_as_bytes_really_arrive(pool: MemoryPool) -> None:
     buffer.release()
 
 
-def test_a_read_stops_at_the_end_of_the_frame_at_hand(pool: MemoryPool) -> None:
+def test_read_stops_at_end_of_current_frame(pool: MemoryPool) -> None:
     buffer = ReceiveBuffer(pool)
     buffer.keep(memoryview(b"a" * 100), never)
     while buffer.end < 300 * KIB:
@@ -68,7 +68,7 @@ def test_a_read_stops_at_the_end_of_the_frame_at_hand(pool: MemoryPool) -> None:
     buffer.release()
 
 
-def test_a_small_frame_gets_its_memory_even_if_none_is_left() -> None:
+def test_small_frame_gets_memory_even_if_none_remains() -> None:
     pool = MemoryPool(64 * KIB)
     other = pool.allocate(64 * KIB, never)
     buffer = ReceiveBuffer(pool)
@@ -82,7 +82,7 @@ def test_a_small_frame_gets_its_memory_even_if_none_is_left() -> None:
     pool.release(other)
 
 
-def test_after_a_large_frame_the_next_of_its_size_is_read_to_the_very_start_of_the_same_memory(
+def test_large_frames_reuse_memory_from_its_very_start(
     pool: MemoryPool,
 ) -> None:
     size = 300 * KIB
@@ -108,7 +108,7 @@ def test_after_a_small_frame_the_memory_goes_back(pool: MemoryPool) -> None:
     assert pool.in_use == 0
 
 
-def test_large_memory_does_not_stay_with_a_connection_while_others_wait_for_it() -> None:
+def test_large_memory_leaves_connection_while_others_wait() -> None:
     pool = MemoryPool(256 * KIB)
     buffer = ReceiveBuffer(pool)
     buffer.keep(memoryview(b"a" * 300 * KIB), never)
@@ -178,9 +178,7 @@ SIZES = st.one_of(
 @example(frames=[(b"e", 9000), (b"e", 9000), (b"e", 3)], cuts=[1])
 @example(frames=[(b"p", 5000)] * 4, cuts=[1 << 20])
 @example(frames=[(b"e", 300), (b"p", 700), (b"e", 10)], cuts=[1 << 20])
-def test_any_split_of_any_frames_gives_the_same_requests_and_holds_no_memory(
-    frames: list[tuple[bytes, int]], cuts: list[int]
-) -> None:
+def test_any_split_of_frames_gives_the_same_requests(frames: list[tuple[bytes, int]], cuts: list[int]) -> None:
     stream = b"".join(frame(command, bytes([n + 1]) * size) for n, (command, size) in enumerate(frames))
     with tiny_buffers():
         bench = Bench()
@@ -221,7 +219,7 @@ class Where(EchoService):
 
 
 @pytest.mark.parametrize("command", [b"e", b"p"])
-def test_equal_large_frames_are_all_read_to_where_they_are_handled(command: bytes) -> None:
+def test_equal_large_frames_are_read_to_their_place(command: bytes) -> None:
     # One read takes what the shared buffer holds; from then on each frame begins at the start of the connection's own
     # memory, which is always the same: nothing is ever moved.
     bench = Bench(Where())
@@ -240,7 +238,7 @@ def test_equal_large_frames_are_all_read_to_where_they_are_handled(command: byte
         bench.close()
 
 
-def test_after_large_frames_small_ones_go_back_to_the_shared_buffer() -> None:
+def test_small_frames_after_large_ones_use_shared_buffer() -> None:
     bench = Bench()
     try:
         client = bench.connect()
@@ -254,7 +252,7 @@ def test_after_large_frames_small_ones_go_back_to_the_shared_buffer() -> None:
         bench.close()
 
 
-def test_many_small_frames_that_arrive_at_once_do_not_count_as_a_large_one() -> None:
+def test_many_small_frames_do_not_count_as_large() -> None:
     bench = Bench(receive_buffer=1 << 20)  # all of it arrives before the first read
     try:
         client = bench.connect()

@@ -35,7 +35,7 @@ def test_what_a_listener_counts_begins_with_0() -> None:
         assert {("echo",): 1} == registry.values(names.LISTENER_ACCEPTED)
 
 
-def test_a_connection_whose_request_is_parked_is_muted_for_that_reason() -> None:
+def test_connection_with_parked_request_shows_its_mute_reason() -> None:
     with serving() as served:
         registry = Registry()
         served.server.register_metrics(registry)

@@ -53,7 +53,7 @@ SETS = [frozenset(some) for count in range(len(Hold) + 1) for some in itertools.
 
 
 @pytest.mark.parametrize("event", MuteEvent)
-def test_every_pair_of_holds_and_event_does_what_the_rows_say(event: MuteEvent) -> None:
+def test_every_pair_of_holds_and_event_follows_table(event: MuteEvent) -> None:
     for holds in SETS:
         after = expected(holds, event)
         if after is None:
@@ -93,7 +93,7 @@ def test_the_table_in_the_docstring_is_the_table() -> None:
     assert list(drawn) == list(Hold)
 
 
-def test_kafkas_states_in_the_docstring_are_those_of_the_function() -> None:
+def test_kafka_states_in_docstring_match_the_function() -> None:
     drawn = re.findall(r"^\| (yes|no) \| (yes|no) \| (yes|no|any) \| ([A-Z_]+) \|$", mute.__doc__ or "", re.MULTILINE)
     assert [S[state] for *_, state in drawn] == list(S)
     for pending, throttled, others, state in drawn:

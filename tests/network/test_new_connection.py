@@ -12,7 +12,7 @@ def new(port: int = 1) -> NewConnection:
     return NewConnection(ANYTHING, Peer("127.0.0.1", port, "echo", ("127.0.0.1", 9)), ANYTHING, 100)
 
 
-def test_connections_are_taken_in_the_order_in_which_they_were_offered() -> None:
+def test_connections_are_taken_in_order_of_offers() -> None:
     queue = NewConnectionQueue()
     for port in (1, 2, 3):
         assert queue.offer(new(port))
@@ -20,7 +20,7 @@ def test_connections_are_taken_in_the_order_in_which_they_were_offered() -> None
     assert not queue.turned_away()
 
 
-def test_a_full_queue_refuses_and_remembers_it_until_asked() -> None:
+def test_full_queue_refuses_and_remembers_until_asked() -> None:
     queue = NewConnectionQueue()
     for _ in range(_NEW_CONNECTIONS_MAX):
         assert queue.offer(new())
@@ -32,7 +32,7 @@ def test_a_full_queue_refuses_and_remembers_it_until_asked() -> None:
     assert queue.offer(new())
 
 
-def test_a_closed_queue_refuses_and_keeps_what_it_has() -> None:
+def test_closed_queue_refuses_and_keeps_its_connections() -> None:
     queue = NewConnectionQueue()
     assert queue.offer(new())
     queue.close()

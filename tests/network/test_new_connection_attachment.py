@@ -81,7 +81,7 @@ def test_it_lives_on_the_processors_thread(made: tuple[Bench, Attached]) -> None
     assert {ident for _, ident in attached.calls} == {id(bench)}
 
 
-def test_what_requests_make_due_begins_once_all_are_handled(made: tuple[Bench, Attached]) -> None:
+def test_attachment_work_begins_once_all_requests_are_handled(made: tuple[Bench, Attached]) -> None:
     bench, attached = made
     clients = [bench.connect() for _ in range(3)]
     right = bench.service.inline
@@ -98,7 +98,7 @@ def test_what_requests_make_due_begins_once_all_are_handled(made: tuple[Bench, A
     assert attached.names == ["attach", "begin x,x,x"]
 
 
-def test_a_processor_that_leaves_detaches_it_on_its_own_thread(made: tuple[Bench, Attached]) -> None:
+def test_leaving_processor_detaches_attachment_on_own_thread(made: tuple[Bench, Attached]) -> None:
     bench, attached = made
     bench.step()
     bench.replace()
@@ -108,7 +108,7 @@ def test_a_processor_that_leaves_detaches_it_on_its_own_thread(made: tuple[Bench
     assert attached.names == ["attach", "detach"]
 
 
-def test_what_it_submits_goes_through_the_inbox_and_an_error_costs_one_connection(made: tuple[Bench, Attached]) -> None:
+def test_attachment_submits_through_inbox_and_errors_cost_connection(made: tuple[Bench, Attached]) -> None:
     bench, attached = made
     unlucky, other = bench.connect(), bench.connect()
     connection = bench.connection_of(unlucky)
@@ -132,7 +132,7 @@ def test_what_it_submits_goes_through_the_inbox_and_an_error_costs_one_connectio
     bench.until(lambda: unlucky.eof)
 
 
-def test_a_poller_that_refuses_it_is_no_reason_to_end(made: tuple[Bench, Attached]) -> None:
+def test_refusing_poller_does_not_end_the_processor(made: tuple[Bench, Attached]) -> None:
     bench, attached = made
     right = bench.poller.register
 
@@ -155,7 +155,7 @@ def test_closing_detaches_it(made: tuple[Bench, Attached]) -> None:
     assert attached.names == ["attach", "detach"]
 
 
-def test_it_is_detached_even_if_the_thread_never_came_to_attach_it(made: tuple[Bench, Attached]) -> None:
+def test_attachment_is_detached_even_if_never_attached(made: tuple[Bench, Attached]) -> None:
     bench, attached = made
     bench.processor.close()
     assert attached.names == ["detach"]

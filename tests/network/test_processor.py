@@ -39,7 +39,7 @@ def answer_all_parked(b: Bench) -> None:
 # -- order and muting -------------------------------------------------------------------------------------------------
 
 
-def test_inline_requests_are_answered_within_the_step_that_read_them(bench: MakeBench) -> None:
+def test_inline_requests_are_answered_within_reading_step(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"e", b"1") + frame(b"e", b"2"))
@@ -48,7 +48,7 @@ def test_inline_requests_are_answered_within_the_step_that_read_them(bench: Make
     assert b.processor.stats.inline == 2
 
 
-def test_a_pooled_request_mutes_until_its_answer_and_those_behind_it_wait(bench: MakeBench) -> None:
+def test_pooled_request_mutes_until_its_answer(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"p", b"1") + frame(b"e", b"2") + frame(b"p", b"3") + frame(b"e", b"4"))
@@ -68,9 +68,7 @@ def test_a_pooled_request_mutes_until_its_answer_and_those_behind_it_wait(bench:
 
 @pytest.mark.parametrize("park", [b"h", b"H"])
 @pytest.mark.parametrize("on_processor", [False, True])
-def test_a_parked_request_holds_back_those_behind_it_until_it_is_answered_from_any_thread(
-    bench: MakeBench, park: bytes, on_processor: bool
-) -> None:
+def test_parked_request_holds_back_later_requests(bench: MakeBench, park: bytes, on_processor: bool) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(park, b"1") + frame(b"e", b"2"))
@@ -87,7 +85,7 @@ def test_a_parked_request_holds_back_those_behind_it_until_it_is_answered_from_a
     assert client.frames == [(park, b"1"), (b"e", b"2"), (b"e", b"3")]
 
 
-def test_an_answer_from_another_thread_rings_a_processor_that_waits(bench: MakeBench) -> None:
+def test_answer_of_another_thread_wakes_waiting_processor(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"h", b"1"))
@@ -100,7 +98,7 @@ def test_an_answer_from_another_thread_rings_a_processor_that_waits(bench: MakeB
     assert client.frames == [(b"h", b"1")]
 
 
-def test_a_request_inline_on_one_connection_may_answer_what_is_parked_on_another(bench: MakeBench) -> None:
+def test_inline_request_may_answer_parked_one_elsewhere(bench: MakeBench) -> None:
     # A produce, inline, wakes a long poll: both connections of the same processor.
     b = bench(Waking())
     waits, wakes = b.connect(), b.connect()
@@ -121,7 +119,7 @@ def test_a_request_that_wants_no_answer_unmutes(bench: MakeBench) -> None:
     assert b.service.handled == [b"n", b"e", b"N", b"e"]
 
 
-def test_a_muted_connection_stays_registered_until_it_turns_readable(bench: MakeBench) -> None:
+def test_muted_connection_stays_registered_until_it_is_readable(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"h", b"1"))
@@ -136,7 +134,7 @@ def test_a_muted_connection_stays_registered_until_it_turns_readable(bench: Make
     assert connection.interest == READ
 
 
-def test_a_request_answered_twice_costs_its_connection_and_no_other(bench: MakeBench) -> None:
+def test_second_answer_to_request_costs_only_its_connection(bench: MakeBench) -> None:
     b = bench()
     twice, other = b.connect(), b.connect()
     twice.send(frame(b"h", b"1"))
@@ -152,7 +150,7 @@ def test_a_request_answered_twice_costs_its_connection_and_no_other(bench: MakeB
 # -- many connections -------------------------------------------------------------------------------------------------
 
 
-def test_one_connection_with_a_flood_of_small_requests_lets_the_others_have_their_turn(bench: MakeBench) -> None:
+def test_flood_of_small_requests_leaves_others_their_turn(bench: MakeBench) -> None:
     class Noting(EchoService):
         def __init__(self) -> None:
             super().__init__()
@@ -175,7 +173,7 @@ def test_one_connection_with_a_flood_of_small_requests_lets_the_others_have_thei
     b.until(lambda: len(b.service.order) == 40_003)
 
 
-def test_a_turn_is_over_after_some_time_when_the_requests_are_not_cheap(bench: MakeBench) -> None:
+def test_expensive_requests_end_the_turn_by_time(bench: MakeBench) -> None:
     class Slow(EchoService):
         def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
             super().handle(request, outbox)
@@ -192,7 +190,7 @@ def test_a_turn_is_over_after_some_time_when_the_requests_are_not_cheap(bench: M
     assert greedy.frames == [(b"e", bytes([number])) for number in range(20)]
 
 
-def test_a_reader_that_never_reads_stalls_nobody_and_is_expired(bench: MakeBench) -> None:
+def test_reader_that_never_reads_is_expired_without_stalls(bench: MakeBench) -> None:
     b = bench(high=64 * 1024, low=16 * 1024, idle=60.0)
     deaf, other = b.connect(receive_buffer=4096), b.connect()
     deaf.reads = False
@@ -236,7 +234,7 @@ def test_a_reader_that_reads_slowly_is_not_expired(bench: MakeBench) -> None:
     b.until(lambda: len(slow.received) == 16 * MIB + 5)
 
 
-def test_a_large_answer_unmutes_only_when_it_has_left(bench: MakeBench) -> None:
+def test_large_answer_unmutes_only_when_it_has_left(bench: MakeBench) -> None:
     b = bench(high=64 * 1024, low=16 * 1024)
     client = b.connect(receive_buffer=4096)
     client.reads = False
@@ -265,7 +263,7 @@ def test_a_hundred_connections_at_once_are_all_answered(bench: MakeBench) -> Non
 # -- the request channel ----------------------------------------------------------------------------------------------
 
 
-def test_a_full_request_channel_mutes_the_connection_tcp_pushes_back_and_all_recovers(bench: MakeBench) -> None:
+def test_full_request_channel_mutes_and_recovers(bench: MakeBench) -> None:
     b = bench(queue=2)
     clients = [b.connect() for _ in range(6)]
     payload = b"x" * 50_000
@@ -282,7 +280,7 @@ def test_a_full_request_channel_mutes_the_connection_tcp_pushes_back_and_all_rec
     assert not any(c.held for c in b.processor.connections)
 
 
-def test_those_held_back_by_a_full_channel_get_in_in_their_order(bench: MakeBench) -> None:
+def test_requests_held_by_full_channel_keep_order(bench: MakeBench) -> None:
     b = bench(queue=1)
     clients = [b.connect() for _ in range(4)]
     for n, client in enumerate(clients):
@@ -294,7 +292,7 @@ def test_those_held_back_by_a_full_channel_get_in_in_their_order(bench: MakeBenc
     assert [request.copy for request, _ in b.service.parked] == [frame(b"H", bytes([n])) for n in range(4)]
 
 
-def test_who_waits_for_a_full_lane_holds_back_nobody_else(bench: MakeBench) -> None:
+def test_waiter_for_full_lane_delays_nobody_else(bench: MakeBench) -> None:
     b = bench(queue=6)
     slow, usual = [b.connect() for _ in range(5)], [b.connect() for _ in range(4)]
     for client in slow[:3]:
@@ -322,7 +320,7 @@ def test_who_waits_for_a_full_lane_holds_back_nobody_else(bench: MakeBench) -> N
     b.until(lambda: all(client.frames for client in slow + usual))
 
 
-def test_a_connection_that_goes_while_held_back_is_forgotten(bench: MakeBench) -> None:
+def test_connection_that_leaves_while_held_is_forgotten(bench: MakeBench) -> None:
     b = bench(queue=1)
     first, goes, last = b.connect(), b.connect(), b.connect()
     for client in (first, goes, last):
@@ -337,7 +335,7 @@ def test_a_connection_that_goes_while_held_back_is_forgotten(bench: MakeBench) -
 # -- streams: sessions that are never muted for requests --------------------------------------------------------------
 
 
-def test_a_parked_request_may_go_to_a_handler_and_waits_for_room_like_any_other(bench: MakeBench) -> None:
+def test_parked_request_may_wait_for_handler_like_others(bench: MakeBench) -> None:
     b = bench(queue=1)
     first, second, third = b.connect(), b.connect(), b.connect()
     first.send(frame(b"h", b"1") + frame(b"e", b"2"))
@@ -359,7 +357,7 @@ def test_a_parked_request_may_go_to_a_handler_and_waits_for_room_like_any_other(
     assert (len(second.frames), len(third.frames)) == (1, 1)
 
 
-def test_a_parked_request_whose_connection_has_gone_goes_to_no_handler(bench: MakeBench) -> None:
+def test_parked_request_of_closed_connection_reaches_no_handler(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"h"))
@@ -372,7 +370,7 @@ def test_a_parked_request_whose_connection_has_gone_goes_to_no_handler(bench: Ma
     assert len(b.channel) == 0
 
 
-def test_a_session_without_muting_may_have_many_requests_out(bench: MakeBench) -> None:
+def test_unmuted_session_may_have_many_requests_in_flight(bench: MakeBench) -> None:
     b = bench(EchoService(in_flight_max=0))
     client = b.connect()
     client.send(b"".join(frame(b"H", bytes([n])) for n in range(10)))
@@ -384,7 +382,7 @@ def test_a_session_without_muting_may_have_many_requests_out(bench: MakeBench) -
     assert [payload[0] for _, payload in client.frames] == list(range(9, -1, -1))
 
 
-def test_a_session_without_muting_is_held_back_by_a_full_channel_and_goes_on(bench: MakeBench) -> None:
+def test_unmuted_session_is_held_by_full_channel(bench: MakeBench) -> None:
     b = bench(EchoService(in_flight_max=0), queue=3)
     client = b.connect()
     client.send(b"".join(frame(b"p", bytes([n])) for n in range(100)))
@@ -394,7 +392,7 @@ def test_a_session_without_muting_is_held_back_by_a_full_channel_and_goes_on(ben
     assert [payload[0] for _, payload in client.frames] == list(range(100))
 
 
-def test_requests_of_a_stream_stay_what_they_were_although_more_is_read_meanwhile(bench: MakeBench) -> None:
+def test_stream_requests_keep_their_bytes_during_further_reads(bench: MakeBench) -> None:
     b = bench(EchoService(in_flight_max=0))
     client = b.connect()
     sent = [frame(b"p", bytes([n]) * 300_000) for n in range(5)]
@@ -416,7 +414,7 @@ def test_what_is_pushed_comes_in_the_order_pushed(bench: MakeBench) -> None:
     assert [payload[0] for _, payload in client.frames] == list(range(50))
 
 
-def test_above_the_high_water_mark_it_is_not_writable_and_below_the_low_one_it_is_again(bench: MakeBench) -> None:
+def test_writable_changes_at_high_and_low_water_marks(bench: MakeBench) -> None:
     # Small socket buffers: else the kernel takes so much at a time that the marks are jumped over.
     b = bench(EchoService(in_flight_max=0), high=256 * 1024, low=64 * 1024, send_buffer=8192)
     client = b.connect(receive_buffer=4096)
@@ -445,7 +443,7 @@ def test_above_the_high_water_mark_it_is_not_writable_and_below_the_low_one_it_i
     assert client.frames[-1] == (b"e", b"held")
 
 
-def test_a_service_that_pushes_whenever_it_may_sends_everything_and_starves_nobody(bench: MakeBench) -> None:
+def test_eager_pushing_service_sends_everything_and_starves_nobody(bench: MakeBench) -> None:
     class Stream(EchoService):
         left = 400
 
@@ -478,7 +476,7 @@ def test_a_service_that_pushes_whenever_it_may_sends_everything_and_starves_nobo
 
 
 @pytest.mark.parametrize("bench", ["plaintext"], indirect=True)  # with TLS, bytes that were given out cannot change
-def test_what_a_service_pushes_when_told_that_it_may_is_sent_without_waiting(bench: MakeBench) -> None:
+def test_push_from_writable_is_sent_at_once(bench: MakeBench) -> None:
     class Stream(EchoService):
         def writable(self, connection: ProcessorConnection) -> None:
             super().writable(connection)
@@ -504,7 +502,7 @@ def test_what_a_service_pushes_when_told_that_it_may_is_sent_without_waiting(ben
     b.until(lambda: client.received.endswith(b"last!" + frame(b"P", b"more")))
 
 
-def test_a_service_whose_writable_raises_loses_that_connection_and_no_other(bench: MakeBench) -> None:
+def test_raising_writable_costs_only_its_connection(bench: MakeBench) -> None:
     class Broken(EchoService):
         def writable(self, connection: ProcessorConnection) -> None:
             raise RuntimeError("asked for")
@@ -522,7 +520,7 @@ def test_a_service_whose_writable_raises_loses_that_connection_and_no_other(benc
     b.until(lambda: other.frames)
 
 
-def test_what_the_peer_of_a_stream_has_said_before_it_closed_is_handled_though_sending_to_it_fails(
+def test_stream_requests_before_close_are_handled_despite_errors(
     bench: MakeBench,
 ) -> None:
     """It closes while more is on its way to it, which resets the connection, and the broker is about to send still more."""
@@ -542,7 +540,7 @@ def test_what_the_peer_of_a_stream_has_said_before_it_closed_is_handled_though_s
     assert b.service.handled == [b"e"] + [b"n"] * 300
 
 
-def test_a_stream_that_cannot_be_sent_to_in_the_midst_of_what_its_peer_has_said_is_heard_to_the_end(
+def test_failed_stream_send_still_reads_all_earlier_requests(
     bench: MakeBench,
 ) -> None:
     class Stream(EchoService):
@@ -566,7 +564,7 @@ def test_a_stream_that_cannot_be_sent_to_in_the_midst_of_what_its_peer_has_said_
     assert b.service.gone == [connection]
 
 
-def test_what_a_stalled_peer_of_a_stream_has_said_before_it_closed_is_handled(bench: MakeBench) -> None:
+def test_stalled_stream_peer_has_earlier_requests_handled(bench: MakeBench) -> None:
     b = bench(EchoService(in_flight_max=0), high=64 * 1024, low=16 * 1024)
     client = b.connect(receive_buffer=4096)
     client.reads = False
@@ -581,7 +579,7 @@ def test_what_a_stalled_peer_of_a_stream_has_said_before_it_closed_is_handled(be
     assert b.service.gone == [connection]
 
 
-def test_a_request_of_a_peer_that_has_gone_is_not_handled(bench: MakeBench) -> None:
+def test_request_of_closed_peer_is_not_handled(bench: MakeBench) -> None:
     """Its answer could not be sent."""
     b = bench()
     client = b.connect()
@@ -599,7 +597,7 @@ def test_a_request_of_a_peer_that_has_gone_is_not_handled(bench: MakeBench) -> N
 # -- throttling -------------------------------------------------------------------------------------------------------
 
 
-def test_a_throttled_connection_is_answered_but_not_read_until_its_throttle_ends(bench: MakeBench) -> None:
+def test_throttled_connection_is_answered_but_not_read(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"t", b"1") + frame(b"e", b"2"))
@@ -615,7 +613,7 @@ def test_a_throttled_connection_is_answered_but_not_read_until_its_throttle_ends
     assert client.frames == [(b"t", b"1"), (b"e", b"2"), (b"e", b"3")]
 
 
-def test_a_throttle_that_ends_before_the_answer_leaves_it_muted_for_the_answer(bench: MakeBench) -> None:
+def test_throttle_ending_before_answer_leaves_connection_muted(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     connection = b.connection_of(client)
@@ -632,7 +630,7 @@ def test_a_throttle_that_ends_before_the_answer_leaves_it_muted_for_the_answer(b
     b.until(lambda: len(client.frames) == 2)
 
 
-def test_a_throttle_on_an_idle_connection_holds_its_next_request(bench: MakeBench) -> None:
+def test_throttle_on_idle_connection_holds_next_request(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     connection = b.connection_of(client)
@@ -665,7 +663,7 @@ def test_close_comes_after_what_was_queued_before(bench: MakeBench, command: byt
 
 
 @pytest.mark.parametrize("nonsense", [frame(b"!"), b"\0\0\0\0", b"\xff\xff\xff\xff" + b"x" * 100])
-def test_nonsense_after_good_requests_closes_but_the_good_ones_are_answered(bench: MakeBench, nonsense: bytes) -> None:
+def test_nonsense_closes_after_good_requests_are_answered(bench: MakeBench, nonsense: bytes) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"e", b"1") + frame(b"p", b"2") + frame(b"e", b"3") + nonsense)
@@ -674,7 +672,7 @@ def test_nonsense_after_good_requests_closes_but_the_good_ones_are_answered(benc
     assert b.processor.stats.protocol_errors == 1
 
 
-def test_a_crowd_of_clients_that_send_nonsense_fills_no_log(
+def test_crowd_of_nonsense_does_not_fill_the_log(
     bench: MakeBench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "_level", log.LEVELS["info"])
@@ -688,9 +686,7 @@ def test_a_crowd_of_clients_that_send_nonsense_fills_no_log(
 
 
 @pytest.mark.parametrize("command", [b"x", b"X"])
-def test_a_handler_that_raises_closes_its_connection_after_what_was_answered_before(
-    bench: MakeBench, command: bytes
-) -> None:
+def test_raising_handler_closes_after_earlier_answers(bench: MakeBench, command: bytes) -> None:
     b = bench()
     client, other = b.connect(), b.connect()
     client.send(frame(b"e", b"1") + frame(b"e", b"2") + frame(command) + frame(b"e", b"never"))
@@ -705,7 +701,7 @@ def test_a_handler_that_raises_closes_its_connection_after_what_was_answered_bef
 
 
 @pytest.mark.parametrize("payload", [95, 100, 300_000])
-def test_a_frame_larger_than_the_listeners_largest_closes_however_it_arrives(bench: MakeBench, payload: int) -> None:
+def test_oversized_frame_closes_however_it_arrives(bench: MakeBench, payload: int) -> None:
     b = bench(frame_max=99)
     client = b.connect()
     client.send(frame(b"e", b"1") + frame(b"e", b"x" * payload))
@@ -713,14 +709,14 @@ def test_a_frame_larger_than_the_listeners_largest_closes_however_it_arrives(ben
     assert client.frames == [(b"e", b"1")]
 
 
-def test_a_frame_of_exactly_the_largest_size_is_served(bench: MakeBench) -> None:
+def test_frame_of_exactly_largest_size_is_served(bench: MakeBench) -> None:
     b = bench(frame_max=99)
     client = b.connect()
     client.send(frame(b"e", b"x" * 94))
     b.until(lambda: client.frames)
 
 
-def test_a_peer_that_hangs_up_while_its_request_is_out_is_noticed_and_its_late_answer_dropped(
+def test_late_answer_to_peer_that_left_is_dropped(
     bench: MakeBench,
 ) -> None:
     b = bench()
@@ -735,7 +731,7 @@ def test_a_peer_that_hangs_up_while_its_request_is_out_is_noticed_and_its_late_a
     assert b.quotas.total == 0
 
 
-def test_a_peer_that_closes_its_side_still_gets_every_answer_that_was_due(bench: MakeBench) -> None:
+def test_half_closed_peer_gets_every_due_answer(bench: MakeBench) -> None:
     b = bench()
     client = b.connect(receive_buffer=4096)
     client.send(frame(b"e", b"1") + frame(b"z", b"x" * 4))
@@ -747,9 +743,7 @@ def test_a_peer_that_closes_its_side_still_gets_every_answer_that_was_due(bench:
 
 @pytest.mark.parametrize("behind", [b"", frame(b"p", b"2") + frame(b"e", b"3") + frame(b"h", b"4")])
 @pytest.mark.parametrize("command", [b"h", b"p", b"H"])
-def test_a_peer_that_closes_its_side_while_requests_are_out_gets_their_answers_in_order(
-    bench: MakeBench, command: bytes, behind: bytes
-) -> None:
+def test_half_closed_peer_gets_all_responses_in_order(bench: MakeBench, command: bytes, behind: bytes) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(command, b"1") + behind + frame(b"e", b"cut off")[:-1])
@@ -765,7 +759,7 @@ def test_a_peer_that_closes_its_side_while_requests_are_out_gets_their_answers_i
     assert b.memory.in_use == 0
 
 
-def test_a_peer_that_closes_its_side_gets_answers_to_large_requests_that_came_whole(bench: MakeBench) -> None:
+def test_half_closed_peer_gets_answers_to_large_requests(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"H", b"1" * 300_000) + frame(b"p", b"2" * 300_000) + frame(b"e", b"3"))
@@ -776,7 +770,7 @@ def test_a_peer_that_closes_its_side_gets_answers_to_large_requests_that_came_wh
     assert [payload for _, payload in client.frames] == [b"1" * 300_000, b"2" * 300_000, b"3"]
 
 
-def test_what_waits_is_told_when_its_peer_closes_its_side(bench: MakeBench) -> None:
+def test_waiting_request_is_told_of_half_close(bench: MakeBench) -> None:
     class GivesUp(EchoService):
         def stopping(self, connection: ProcessorConnection) -> None:
             request, outbox = self.parked.pop()
@@ -791,7 +785,7 @@ def test_what_waits_is_told_when_its_peer_closes_its_side(bench: MakeBench) -> N
     assert client.frames == [(b"h", b"nothing yet"), (b"e", b"behind")]
 
 
-def test_a_peer_that_has_closed_its_side_is_taken_for_gone_after_a_while(bench: MakeBench) -> None:
+def test_half_closed_peer_is_dropped_after_a_while(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"h"))
@@ -810,7 +804,7 @@ def test_a_peer_that_has_closed_its_side_is_taken_for_gone_after_a_while(bench: 
     assert b.service.gone == [connection]
 
 
-def test_a_throttled_peer_that_closes_its_side_is_gone_when_the_throttle_ends(bench: MakeBench) -> None:
+def test_throttled_half_closed_peer_ends_after_throttle(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"t", b"1") + frame(b"e", b"2"))
@@ -823,7 +817,7 @@ def test_a_throttled_peer_that_closes_its_side_is_gone_when_the_throttle_ends(be
     assert client.frames == [(b"t", b"1"), (b"e", b"2")]
 
 
-def test_a_reset_behind_a_request_that_was_not_read_is_noticed_while_another_is_out(bench: MakeBench) -> None:
+def test_reset_behind_unread_request_is_noticed_in_flight(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"h"))
@@ -837,7 +831,7 @@ def test_a_reset_behind_a_request_that_was_not_read_is_noticed_while_another_is_
     b.until(lambda: connection.closed)
 
 
-def test_of_many_that_have_requests_each_gets_a_short_turn(bench: MakeBench) -> None:
+def test_many_busy_connections_each_get_short_turn(bench: MakeBench) -> None:
     b = bench()
     clients = [b.connect() for _ in range(64)]
     for client in clients:
@@ -849,7 +843,7 @@ def test_of_many_that_have_requests_each_gets_a_short_turn(bench: MakeBench) -> 
     b.until(lambda: all(len(client.frames) == 500 for client in clients))
 
 
-def test_answers_that_nobody_reads_are_bounded_over_all_connections(bench: MakeBench) -> None:
+def test_unread_answers_are_bounded_over_all_connections(bench: MakeBench) -> None:
     b = bench(stage=Stage(unsent=2 << 20), high=1 << 20, low=1 << 18, send_buffer=8192)
     clients = [b.connect(receive_buffer=4096) for _ in range(10)]
     reads = b.connect()
@@ -906,7 +900,7 @@ def test_a_reset_connection_is_gone_at_once(bench: MakeBench) -> None:
     b.until(lambda: other.frames)
 
 
-def test_idle_connections_are_closed_and_busy_ones_are_not(bench: MakeBench) -> None:
+def test_idle_connections_are_closed_and_busy_stay(bench: MakeBench) -> None:
     b = bench(idle=10.0)
     idle, busy, parked = b.connect(), b.connect(), b.connect()
     parked.send(frame(b"h"))
@@ -924,9 +918,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(bench: MakeBench) -> 
     assert busy.eof
 
 
-def test_a_part_of_many_connections_is_looked_at_in_a_second_and_all_within_a_round(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expiry_examines_a_part_each_second(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "_LOOKED_AT", 3)
     b = bench(idle=10.0)
     clients = [b.connect() for _ in range(10)]
@@ -938,9 +930,7 @@ def test_a_part_of_many_connections_is_looked_at_in_a_second_and_all_within_a_ro
     assert len(b.processor.connections) == 0
 
 
-def test_a_connection_that_comes_later_is_looked_at_in_the_next_round(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_connection_is_examined_in_next_round(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "_LOOKED_AT", 1)
     b = bench(idle=10.0)
     for _ in range(3):
@@ -958,7 +948,7 @@ def test_a_connection_that_comes_later_is_looked_at_in_the_next_round(
     assert 4 == b.processor.stats.idle_closed
 
 
-def test_a_connection_that_its_service_keeps_may_be_silent(bench: MakeBench) -> None:
+def test_connection_kept_by_its_service_may_be_silent(bench: MakeBench) -> None:
     b = bench(idle=10.0)
     kept = b.connect()
     kept.send(frame(b"e"))
@@ -974,7 +964,7 @@ def test_a_connection_that_its_service_keeps_may_be_silent(bench: MakeBench) -> 
     assert kept.eof
 
 
-def test_a_file_shorter_than_promised_costs_the_connection_and_nothing_else(bench: MakeBench, tmp_path: Path) -> None:
+def test_file_shorter_than_promised_costs_only_its_connection(bench: MakeBench, tmp_path: Path) -> None:
     service = EchoService()
     service.file = SystemDisk().open(str(tmp_path / "log"), create=True)
     service.file.pwrite([bytes(100)], 0)
@@ -987,7 +977,7 @@ def test_a_file_shorter_than_promised_costs_the_connection_and_nothing_else(benc
     b.until(lambda: other.frames)
 
 
-def test_large_files_and_memory_leave_in_order_through_a_slow_reader(bench: MakeBench, tmp_path: Path) -> None:
+def test_large_files_and_memory_stay_ordered_when_slow(bench: MakeBench, tmp_path: Path) -> None:
     service = EchoService()
     content = b"".join(n.to_bytes(4, "big") for n in range(2 * MIB))
     service.file = SystemDisk().open(str(tmp_path / "log"), create=True)
@@ -1006,7 +996,7 @@ def test_large_files_and_memory_leave_in_order_through_a_slow_reader(bench: Make
     ]
 
 
-def test_bytes_that_cannot_be_sent_are_a_bug_that_costs_one_connection(bench: MakeBench) -> None:
+def test_unsendable_bytes_cost_only_their_connection(bench: MakeBench) -> None:
     b = bench()
     client, other = b.connect(), b.connect()
     client.send(frame(b"h"))
@@ -1020,7 +1010,7 @@ def test_bytes_that_cannot_be_sent_are_a_bug_that_costs_one_connection(bench: Ma
     b.until(lambda: other.frames)
 
 
-def test_a_service_that_cannot_take_a_connection_costs_that_connection_only(bench: MakeBench) -> None:
+def test_failing_connect_of_service_costs_only_that_connection(bench: MakeBench) -> None:
     class Picky(EchoService):
         refuse = True
 
@@ -1041,7 +1031,7 @@ def test_a_service_that_cannot_take_a_connection_costs_that_connection_only(benc
     b.until(lambda: client.frames)
 
 
-def test_a_service_whose_disconnected_raises_does_no_further_harm(bench: MakeBench) -> None:
+def test_raising_disconnected_does_no_further_harm(bench: MakeBench) -> None:
     class Sore(EchoService):
         def disconnected(self, connection: ProcessorConnection) -> None:
             super().disconnected(connection)
@@ -1059,7 +1049,7 @@ def test_a_service_whose_disconnected_raises_does_no_further_harm(bench: MakeBen
 # -- taking connections -----------------------------------------------------------------------------------------------
 
 
-def test_no_more_than_twenty_new_connections_wait_and_the_acceptor_is_told_when_there_is_room(bench: MakeBench) -> None:
+def test_acceptor_hears_of_room_among_twenty_new_connections(bench: MakeBench) -> None:
     b = bench()
     waiting = []
     for _ in range(21):
@@ -1075,7 +1065,7 @@ def test_no_more_than_twenty_new_connections_wait_and_the_acceptor_is_told_when_
     assert len(b.processor.connections) == 21
 
 
-def test_the_acceptor_is_told_of_room_though_it_was_turned_away_in_the_middle_of_making_some(bench: MakeBench) -> None:
+def test_acceptor_hears_of_room_after_refusal_midway(bench: MakeBench) -> None:
     b = bench()
     offered = []
 
@@ -1102,7 +1092,7 @@ def test_the_acceptor_is_told_of_room_though_it_was_turned_away_in_the_middle_of
     b.step()
 
 
-def test_the_last_connection_of_another_processor_may_close_while_this_one_counts_them(bench: MakeBench) -> None:
+def test_counting_survives_last_close_on_another_processor(bench: MakeBench) -> None:
     class Closing(ConnectionQuotas):
         @property
         def excess(self) -> int:
@@ -1114,7 +1104,7 @@ def test_the_last_connection_of_another_processor_may_close_while_this_one_count
     b.step()
 
 
-def test_processors_together_close_just_as_many_as_are_too_many_and_the_quietest_first(bench: MakeBench) -> None:
+def test_processors_together_close_exactly_the_quietest_excess(bench: MakeBench) -> None:
     stage = Stage(quotas=ConnectionQuotas(20, 20, {}, 0))
     first, second = bench(stage=stage), bench(stage=stage)
     clients = []
@@ -1138,7 +1128,7 @@ def test_processors_together_close_just_as_many_as_are_too_many_and_the_quietest
 # -- draining and closing ---------------------------------------------------------------------------------------------
 
 
-def test_a_draining_processor_answers_what_is_in_flight_and_takes_nothing_new(bench: MakeBench) -> None:
+def test_draining_processor_answers_requests_in_flight_only(bench: MakeBench) -> None:
     b = bench()
     busy, idle = b.connect(), b.connect()
     busy.send(frame(b"p", b"1") + frame(b"e", b"too late"))
@@ -1159,7 +1149,7 @@ def test_a_draining_processor_answers_what_is_in_flight_and_takes_nothing_new(be
 
 
 @pytest.mark.parametrize("high", [MIB, 16 * MIB])
-def test_it_is_not_drained_while_an_answer_has_not_wholly_left(bench: MakeBench, high: int) -> None:
+def test_processor_is_undrained_while_answer_is_leaving(bench: MakeBench, high: int) -> None:
     b = bench(high=high)
     client = b.connect(receive_buffer=4096)
     client.reads = False
@@ -1173,7 +1163,7 @@ def test_it_is_not_drained_while_an_answer_has_not_wholly_left(bench: MakeBench,
     b.until(lambda: len(client.frames) == 1)
 
 
-def test_what_is_pushed_is_not_waited_for_when_draining(bench: MakeBench) -> None:
+def test_draining_does_not_wait_for_pushes(bench: MakeBench) -> None:
     b = bench(EchoService(in_flight_max=0))
     client = b.connect(receive_buffer=4096)
     client.reads = False
@@ -1185,7 +1175,7 @@ def test_what_is_pushed_is_not_waited_for_when_draining(bench: MakeBench) -> Non
     assert b.processor.drained
 
 
-def test_it_is_not_drained_before_its_own_thread_has_heard_of_it(bench: MakeBench) -> None:
+def test_drained_only_after_own_thread_knows(bench: MakeBench) -> None:
     # Until then it may still be about to take a request.
     b = bench()
     b.connect()
@@ -1196,7 +1186,7 @@ def test_it_is_not_drained_before_its_own_thread_has_heard_of_it(bench: MakeBenc
     assert b.processor.drained
 
 
-def test_closing_lets_go_of_connections_that_were_offered_and_of_none_twice(bench: MakeBench) -> None:
+def test_closing_releases_offered_connections_once(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     waiting = b.dial()
@@ -1226,7 +1216,7 @@ def test_stats_count_what_passed(bench: MakeBench) -> None:
     assert (stats.requests, stats.inline, stats.bytes_in, stats.bytes_out) == (3, 2, len(sent), len(sent) - 5)
 
 
-def test_a_frame_stays_what_it_was_while_a_handler_reads_it(bench: MakeBench) -> None:
+def test_frame_stays_unchanged_while_handler_reads_it(bench: MakeBench) -> None:
     b = bench()
     seen: list[bytes] = []
 
@@ -1250,7 +1240,7 @@ def test_a_frame_stays_what_it_was_while_a_handler_reads_it(bench: MakeBench) ->
     b.until(lambda: all(len(client.frames) == 101 for client in clients))
 
 
-def test_a_connection_that_is_gone_is_freed_without_the_garbage_collectors_help(bench: MakeBench) -> None:
+def test_closed_connection_is_freed_without_the_garbage_collector(bench: MakeBench) -> None:
     class Forgetful(EchoService):
         def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
             super().handle(request, outbox)
@@ -1275,7 +1265,7 @@ def test_a_connection_that_is_gone_is_freed_without_the_garbage_collectors_help(
         gc.enable()
 
 
-def test_the_memory_of_a_gone_connection_is_not_used_again_while_a_handler_reads_it(bench: MakeBench) -> None:
+def test_closed_connection_memory_waits_for_its_handler(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     data = frame(b"H", b"\x01" * 300_000)
@@ -1293,7 +1283,7 @@ def test_the_memory_of_a_gone_connection_is_not_used_again_while_a_handler_reads
     assert bytes(request.frame) == data
 
 
-def test_a_request_that_a_handler_has_parked_keeps_its_frame_while_it_is_handled_again(bench: MakeBench) -> None:
+def test_handler_parked_request_keeps_its_frame_when_repeated(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     data = frame(b"H", b"\x01" * 300_000)

@@ -8,7 +8,7 @@ from broker.network import quota
 from broker.network.quota import ConnectionQuotas, ListenerLimits
 
 
-def test_an_address_may_have_so_many_and_others_are_not_concerned() -> None:
+def test_address_limit_does_not_affect_other_addresses() -> None:
     quotas = ConnectionQuotas(100, 2, {}, 0)
     assert quotas.open("a", "l")
     assert quotas.open("a", "l")
@@ -36,7 +36,7 @@ def test_full_at_the_limit_and_not_before() -> None:
     assert not quotas.full
 
 
-def test_a_lowered_limit_lets_exactly_the_excess_be_evicted_whoever_asks() -> None:
+def test_lowered_limit_evicts_exactly_the_excess() -> None:
     quotas = ConnectionQuotas(10, 10, {}, 0)
     for _ in range(5):
         quotas.open("a", "l")
@@ -56,7 +56,7 @@ def test_without_a_rate_nobody_waits() -> None:
     assert [quotas.delay(0.0, "l") for _ in range(1000)] == [0.0] * 1000
 
 
-def test_a_second_allows_its_rate_and_the_next_one_must_wait_exactly_long_enough() -> None:
+def test_rate_allows_its_number_then_waits_exactly() -> None:
     quotas = ConnectionQuotas(10, 10, {}, 4)
     now = 50.0
     assert [quotas.delay(now, "l") for _ in range(4)] == [0.0] * 4
@@ -74,7 +74,7 @@ def test_a_refunded_allowance_is_there_for_the_next() -> None:
     assert quotas.delay(50.0, "l") > 0
 
 
-def test_a_rate_below_one_still_lets_one_in_from_time_to_time() -> None:
+def test_rate_below_one_still_accepts_sometimes() -> None:
     quotas = ConnectionQuotas(10, 10, {}, 0.5)
     assert quotas.delay(50.0, "l") == 0.0
     assert quotas.delay(51.0, "l") > 0
@@ -85,7 +85,7 @@ def test_a_rate_below_one_still_lets_one_in_from_time_to_time() -> None:
     rate=st.integers(1, 50),
     gaps=st.lists(st.floats(0, 2), max_size=200),
 )
-def test_in_no_stretch_of_time_more_come_than_its_rate_and_one_burst(rate: int, gaps: list[float]) -> None:
+def test_any_interval_accepts_at_most_rate_plus_burst(rate: int, gaps: list[float]) -> None:
     quotas = ConnectionQuotas(10, 10, {}, rate)
     now, allowed = 100.0, 0
     for gap in gaps:
@@ -110,7 +110,7 @@ def test_a_listener_that_is_full_waits_alone() -> None:
     assert not quotas.full_for("l")
 
 
-def test_a_listener_whose_rate_is_used_up_waits_alone_and_takes_nothing_of_the_brokers() -> None:
+def test_listener_at_its_rate_waits_alone() -> None:
     quotas = limited(l=ListenerLimits(max_per_second=1.0))
     quotas.configure(10, 10, {}, 2, {"l": ListenerLimits(max_per_second=1.0)})
     assert quotas.delay(50.0, "l") == 0.0
@@ -121,7 +121,7 @@ def test_a_listener_whose_rate_is_used_up_waits_alone_and_takes_nothing_of_the_b
     assert quotas.delay(50.0, "l") == 0.0
 
 
-def test_the_protected_listener_has_its_own_number_and_others_are_evicted_for_it() -> None:
+def test_protected_listener_has_own_limit_and_evicts_others() -> None:
     quotas = ConnectionQuotas(2, 10, {}, 1)
     quotas.protect("control", 2)
     for _ in range(2):
@@ -139,7 +139,7 @@ def test_the_protected_listener_has_its_own_number_and_others_are_evicted_for_it
     assert dict(quotas.evicted) == {"l": 2}
 
 
-def test_an_address_that_connects_too_fast_is_slowed_down_and_others_are_not() -> None:
+def test_fast_connecting_address_is_slowed_alone() -> None:
     quotas = ConnectionQuotas(10, 10, {}, 0)
     quotas.connection_rate = {"a": 2.0, "slow": 0.1}.get
     assert [quotas.throttle("a", 50.0) for _ in range(3)] == [0.0, 0.0, 0.5]
@@ -159,9 +159,7 @@ def test_addresses_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPat
 
 
 @given(rate=st.integers(1, 20), gaps=st.lists(st.floats(0, 1), max_size=100))
-def test_in_no_stretch_of_time_more_come_from_an_address_than_its_rate_and_one_burst(
-    rate: int, gaps: list[float]
-) -> None:
+def test_any_interval_accepts_bounded_connections_from_an_address(rate: int, gaps: list[float]) -> None:
     quotas = ConnectionQuotas(10, 10, {}, 0)
     quotas.connection_rate = lambda _: float(rate)
     now, allowed = 100.0, 0
@@ -185,7 +183,7 @@ LISTENERS, ADDRESSES = ["l", "m", "control"], ["a", "b"]
         max_size=80,
     )
 )
-def test_whatever_opens_and_closes_the_counts_are_those_of_the_open_connections(
+def test_counts_always_equal_the_open_connections(
     events: list[tuple[str, str, str, int]],
 ) -> None:
     quotas = ConnectionQuotas(4, 3, {"b": 2}, 0)

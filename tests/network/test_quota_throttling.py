@@ -108,7 +108,7 @@ TestThrottling = ThrottlingMachine.TestCase
 TestThrottling.settings = settings(max_examples=200, stateful_step_count=30)
 
 
-def test_a_throttle_ends_at_its_time_and_not_before() -> None:
+def test_throttle_ends_exactly_at_its_time() -> None:
     clock = ManualClock()
     timer, outbox, connection = Timer(clock), FakeOutbox(), Connection()
     throttling = Throttling(timer)
@@ -123,7 +123,7 @@ def test_a_throttle_ends_at_its_time_and_not_before() -> None:
     assert not connection.holds
 
 
-def test_every_beginning_has_an_end_in_the_table_also_if_a_second_one_comes() -> None:
+def test_every_throttle_start_has_a_matching_end() -> None:
     clock = ManualClock()
     timer, outbox, connection = Timer(clock), FakeOutbox(), Connection()
     throttling = Throttling(timer)

@@ -26,7 +26,7 @@ def numbers(channel: RequestChannel, count: int) -> list[int]:
     return [int(each[1].received_at) for each in taken if isinstance(each, tuple)]
 
 
-def test_requests_come_out_in_the_order_they_went_in() -> None:
+def test_requests_come_out_in_order() -> None:
     channel = RequestChannel(10)
     assert all(channel.offer(item(n), never) for n in range(5))
     assert len(channel) == 5
@@ -34,7 +34,7 @@ def test_requests_come_out_in_the_order_they_went_in() -> None:
     assert len(channel) == 0
 
 
-def test_a_full_channel_refuses_and_calls_each_waiter_once_when_there_is_room() -> None:
+def test_full_channel_refuses_and_calls_waiters_once() -> None:
     channel = RequestChannel(2)
     assert channel.offer(item(0), never)
     assert channel.offer(item(1), never)
@@ -56,7 +56,7 @@ def test_a_full_channel_refuses_and_calls_each_waiter_once_when_there_is_room() 
     assert calls == ["one", "two"]
 
 
-def test_a_wakeup_ends_one_wait_and_is_no_request() -> None:
+def test_wakeup_ends_one_wait_without_a_request() -> None:
     channel = RequestChannel(1)
     channel.wakeup()
     assert len(channel) == 0
@@ -70,7 +70,7 @@ def test_take_returns_after_its_timeout() -> None:
     assert RequestChannel(1).take(0.001) is None
 
 
-def test_many_producers_and_takers_lose_nothing_and_never_pass_the_bound() -> None:
+def test_concurrent_producers_lose_nothing_and_respect_the_bound() -> None:
     channel = RequestChannel(4)
     producers, each = 4, 400
     taken: list[float] = []
@@ -113,7 +113,7 @@ def laned(number: int, lane: str | None = "slow") -> Any:
     return None, request
 
 
-def test_of_a_lane_only_some_requests_are_with_handlers_and_the_others_follow_in_order() -> None:
+def test_lane_limits_its_requests_with_handlers_in_order() -> None:
     channel = RequestChannel(10, lane_width=2)
     slow = [laned(n) for n in range(4)]
     assert all(channel.offer(each, never) for each in slow)
@@ -134,7 +134,7 @@ def test_of_a_lane_only_some_requests_are_with_handlers_and_the_others_follow_in
     assert numbers(channel, 3) == [4, 5]
 
 
-def test_wider_lanes_take_at_once_what_fits_and_narrower_ones_let_no_more_follow_until_it_does() -> None:
+def test_wider_lanes_take_at_once_narrower_lanes_later() -> None:
     channel = RequestChannel(30, lane_width=1)
     slow = [laned(n) for n in range(6)]
     assert all(channel.offer(each, never) for each in slow)
@@ -151,7 +151,7 @@ def test_wider_lanes_take_at_once_what_fits_and_narrower_ones_let_no_more_follow
     assert numbers(channel, 6) == [4]
 
 
-def test_as_many_handlers_are_dismissed_as_are_too_many_after_the_requests_before() -> None:
+def test_excess_handlers_are_dismissed_after_earlier_requests() -> None:
     channel = RequestChannel(10)
     assert channel.offer(item(0), never)
     channel.dismiss(2)
@@ -167,7 +167,7 @@ def test_lanes_do_not_wait_for_each_other() -> None:
     assert numbers(channel, 4) == [0, 2]
 
 
-def test_full_lanes_leave_a_handler_to_others_and_have_one_each() -> None:
+def test_full_lanes_leave_handler_to_others() -> None:
     """Five lanes of two would occupy ten handlers."""
     channel = RequestChannel(100, lane_width=2, lanes_extra=2)
     lanes = [BULK, ADMIN, LOGIN, INSPECTION, VALIDATION]
@@ -185,7 +185,7 @@ def test_full_lanes_leave_a_handler_to_others_and_have_one_each() -> None:
     assert numbers(channel, 20) == [41, 42]
 
 
-def test_two_lanes_leave_most_of_the_channel_to_others() -> None:
+def test_two_lanes_leave_most_of_the_channel() -> None:
     channel = RequestChannel(20, lane_width=1)
     taken = 0
     for lane in ("a", "b"):
@@ -196,9 +196,7 @@ def test_two_lanes_leave_most_of_the_channel_to_others() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [("a", None), (None, "a"), ("b", "a")])
-def test_a_request_that_comes_back_in_another_lane_before_its_handler_is_done_counts_in_each_once(
-    before: str | None, after: str | None
-) -> None:
+def test_request_returning_in_another_lane_counts_once_each(before: str | None, after: str | None) -> None:
     channel = RequestChannel(10, lane_width=1)
     request = laned(0)
     request[1].lane = before

@@ -62,7 +62,7 @@ def test_a_step_handles_one_request_and_says_so() -> None:
     assert handler.handled == 2
 
 
-def test_what_a_service_raises_closes_the_connection_and_the_handler_goes_on() -> None:
+def test_raising_service_closes_connection_and_handler_continues() -> None:
     channel, outbox = RequestChannel(10), Closes()
     handler: Any = Handler(channel, outbox, SystemClock())  # type: ignore[arg-type]
     bad, good, calm = request(), request(), Calm()
@@ -74,7 +74,7 @@ def test_what_a_service_raises_closes_the_connection_and_the_handler_goes_on() -
     assert calm.seen == [good]
 
 
-def test_a_woken_handler_ends_its_step_without_a_request() -> None:
+def test_woken_handler_ends_step_without_request() -> None:
     handler = Stage().handler
     handler.wakeup()
     assert not handler.step(None)

@@ -35,7 +35,7 @@ def hoard(bench: Bench, client: Client, size: int = 5000, send: int = 3500) -> N
     assert bench.connection_of(client).received.held
 
 
-def test_without_memory_left_a_connection_is_muted_and_goes_on_when_some_comes_back(bench: MakeBench) -> None:
+def test_connection_without_memory_is_muted_and_later_continues(bench: MakeBench) -> None:
     b = bench(memory=POOL)
     holder, waits = b.connect(), b.connect()
     hoard(b, holder)
@@ -50,7 +50,7 @@ def test_without_memory_left_a_connection_is_muted_and_goes_on_when_some_comes_b
     assert b.memory.in_use == 0
 
 
-def test_memory_that_comes_back_on_another_processor_wakes_those_who_wait(bench: MakeBench) -> None:
+def test_memory_returned_elsewhere_wakes_waiters(bench: MakeBench) -> None:
     stage = Stage(memory=POOL)
     one, two = bench(stage=stage), bench(stage=stage)
     holder, waits = one.connect(), two.connect()
@@ -63,7 +63,7 @@ def test_memory_that_comes_back_on_another_processor_wakes_those_who_wait(bench:
     two.until(lambda: waits.frames)
 
 
-def test_memory_that_comes_back_at_the_moment_of_asking_is_not_missed(bench: MakeBench) -> None:
+def test_memory_returned_during_request_is_not_missed(bench: MakeBench) -> None:
     stage = Stage(memory=POOL)
     b = bench(stage=stage)
     client = b.connect()
@@ -87,7 +87,7 @@ def test_memory_that_comes_back_at_the_moment_of_asking_is_not_missed(bench: Mak
     stage.memory.release(overdraws)
 
 
-def test_requests_in_flight_hold_their_memory_until_they_are_answered(bench: MakeBench) -> None:
+def test_requests_in_flight_hold_their_memory_until_answered(bench: MakeBench) -> None:
     b = bench(memory=POOL)
     client, waits = b.connect(), b.connect()
     client.send(frame(b"H", b"x" * 3000))
@@ -104,7 +104,7 @@ def test_requests_in_flight_hold_their_memory_until_they_are_answered(bench: Mak
     b.memory.release(overdraws)
 
 
-def test_many_large_requests_at_once_all_get_through_a_small_pool_without_anybody_being_dropped(
+def test_many_large_requests_pass_through_small_pool(
     bench: MakeBench,
 ) -> None:
     # Each gets its first buffer and needs a larger one while the others hold theirs: somebody must be able to grow.
@@ -126,7 +126,7 @@ def test_many_large_requests_at_once_all_get_through_a_small_pool_without_anybod
     assert len(b.processor.connections) == 12
 
 
-def test_the_pool_is_exceeded_by_one_growing_request_at_most(bench: MakeBench) -> None:
+def test_pool_is_exceeded_by_one_growing_request(bench: MakeBench) -> None:
     b = bench(memory=16 * 1024)
     clients = [b.connect() for _ in range(12)]
     most = 0
@@ -138,7 +138,7 @@ def test_the_pool_is_exceeded_by_one_growing_request_at_most(bench: MakeBench) -
     assert most <= 16 * 1024 + 16_384 + 20_480 + 256 + 12 * 64
 
 
-def test_a_stalled_sender_that_holds_memory_is_dropped_when_others_want_it(bench: MakeBench) -> None:
+def test_stalled_sender_holding_wanted_memory_is_dropped(bench: MakeBench) -> None:
     b = bench(memory=POOL)
     stalled, waits = b.connect(), b.connect()
     hoard(b, stalled)
@@ -155,7 +155,7 @@ def test_a_stalled_sender_that_holds_memory_is_dropped_when_others_want_it(bench
     assert len(b.processor.connections) == 1
 
 
-def test_a_stalled_sender_is_dropped_for_the_sake_of_another_processors_connections(bench: MakeBench) -> None:
+def test_stalled_sender_is_dropped_for_another_processor(bench: MakeBench) -> None:
     stage = Stage(memory=POOL)
     one, two = bench(stage=stage), bench(stage=stage)
     stalled, waits = one.connect(), two.connect()
@@ -171,7 +171,7 @@ def test_a_stalled_sender_is_dropped_for_the_sake_of_another_processors_connecti
     two.until(lambda: waits.frames)
 
 
-def test_a_sender_that_drips_to_keep_its_memory_is_dropped_too(bench: MakeBench) -> None:
+def test_dripping_sender_holding_memory_is_dropped_too(bench: MakeBench) -> None:
     b = bench(memory=POOL)
     drips, waits = b.connect(), b.connect()
     hoard(b, drips, size=100_000)
@@ -187,7 +187,7 @@ def test_a_sender_that_drips_to_keep_its_memory_is_dropped_too(bench: MakeBench)
     assert drips.eof
 
 
-def test_of_two_that_stall_only_the_larger_goes_if_that_is_enough(bench: MakeBench) -> None:
+def test_only_larger_stalled_sender_is_dropped_if_enough(bench: MakeBench) -> None:
     b = bench(memory=POOL)
     small, large, waits = b.connect(), b.connect(), b.connect()
     small.send(frame(b"e", b"h" * 600)[:20])
@@ -205,7 +205,7 @@ def test_of_two_that_stall_only_the_larger_goes_if_that_is_enough(bench: MakeBen
     assert not small.eof
 
 
-def test_the_slower_of_two_uploads_goes_and_the_one_that_gets_on_stays(bench: MakeBench) -> None:
+def test_slower_upload_is_dropped_and_faster_stays(bench: MakeBench) -> None:
     b = bench(memory=2 << 20)
     slow, fast, waits = b.connect(), b.connect(), b.connect()
     data = frame(b"e", b"h" * 900_000)
@@ -229,7 +229,7 @@ def test_the_slower_of_two_uploads_goes_and_the_one_that_gets_on_stays(bench: Ma
     b.until(lambda: fast.frames and waits.frames)
 
 
-def test_small_requests_are_served_however_they_come_while_all_memory_is_held(bench: MakeBench) -> None:
+def test_small_requests_are_served_while_memory_is_held(bench: MakeBench) -> None:
     stage = Stage(memory=POOL)
     one, two = bench(stage=stage), bench(stage=stage)
     hoard(one, one.connect())
@@ -245,7 +245,7 @@ def test_small_requests_are_served_however_they_come_while_all_memory_is_held(be
     assert one.memory.in_use == 4096
 
 
-def test_senders_that_have_sent_a_length_only_take_a_page_each(bench: MakeBench) -> None:
+def test_senders_of_only_a_length_take_one_page(bench: MakeBench) -> None:
     b = bench(memory=64 * 1024)
     holders = [b.connect() for _ in range(200)]
     for client in holders:
@@ -258,7 +258,7 @@ def test_senders_that_have_sent_a_length_only_take_a_page_each(bench: MakeBench)
     assert not any(holder.eof for holder in holders)
 
 
-def test_what_is_left_of_memory_lets_many_half_received_requests_be_completed_side_by_side(bench: MakeBench) -> None:
+def test_remaining_memory_completes_half_received_requests_together(bench: MakeBench) -> None:
     # All hold a half of their frame, so that nobody could go on if a buffer had to be free below the end for each.
     b = bench(memory=32 * 1024)
     data = frame(b"e", b"u" * 4000)
@@ -277,7 +277,7 @@ def test_what_is_left_of_memory_lets_many_half_received_requests_be_completed_si
     b.until(lambda: all(client.frames for client in clients))
 
 
-def test_memory_that_the_system_refuses_costs_the_connection_that_needed_it(
+def test_refused_system_memory_costs_only_the_needing_connection(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(size: int = 0) -> bytearray:
@@ -297,7 +297,7 @@ def test_memory_that_the_system_refuses_costs_the_connection_that_needed_it(
     assert b.memory.in_use == 0
 
 
-def test_what_abandoned_requests_hold_is_counted_until_their_handlers_are_done(bench: MakeBench) -> None:
+def test_memory_of_abandoned_requests_counts_until_handled(bench: MakeBench) -> None:
     b = bench(memory=16 * 1024)
     for waiting in range(1, 5):  # their clients leave as soon as the request is with the handlers
         client = b.connect()
@@ -316,7 +316,7 @@ def test_what_abandoned_requests_hold_is_counted_until_their_handlers_are_done(b
     assert b.memory.in_use == 0
 
 
-def test_frames_of_a_stream_that_wait_for_a_handler_are_counted(bench: MakeBench) -> None:
+def test_stream_frames_waiting_for_handler_are_counted(bench: MakeBench) -> None:
     b = bench(EchoService(in_flight_max=0), memory=16 * 1024)
     client = b.connect()
     client.send(frame(b"p", b"x" * 100) * 20)
@@ -337,7 +337,7 @@ def test_frames_of_a_stream_that_wait_for_a_handler_are_counted(bench: MakeBench
     assert b.memory.in_use == 0
 
 
-def test_a_sender_that_waits_for_memory_itself_is_not_taken_for_stalled(bench: MakeBench) -> None:
+def test_sender_waiting_for_memory_is_not_stalled(bench: MakeBench) -> None:
     # `parked` has grown beyond the end with a request that is being worked on; the two others cannot send what they would.
     b = bench(memory=8 * 1024)
     parked, grows, small = b.connect(), b.connect(), b.connect()
@@ -361,7 +361,7 @@ def test_a_sender_that_waits_for_memory_itself_is_not_taken_for_stalled(bench: M
     b.until(lambda: parked.frames and grows.frames and small.frames)
 
 
-def test_a_peer_that_does_not_read_its_answers_is_dropped_for_the_memory_it_holds(bench: MakeBench) -> None:
+def test_peer_that_reads_nothing_is_dropped_for_memory(bench: MakeBench) -> None:
     b = bench(memory=2048, high=64 * 1024, low=1024, send_buffer=8192)
     deaf, waits = b.connect(receive_buffer=4096), b.connect()
     deaf.reads = False
@@ -382,7 +382,7 @@ def test_a_peer_that_does_not_read_its_answers_is_dropped_for_the_memory_it_hold
     b.until(lambda: waits.frames)
 
 
-def test_a_slow_reader_is_not_dropped_for_the_memory_it_holds(bench: MakeBench) -> None:
+def test_slow_reader_is_not_dropped_for_its_memory(bench: MakeBench) -> None:
     b = bench(memory=2048, high=64 * 1024, low=1024, send_buffer=8192)
     slow, waits = b.connect(receive_buffer=4096), b.connect()
     slow.reads = False
@@ -408,7 +408,7 @@ def test_a_slow_reader_is_not_dropped_for_the_memory_it_holds(bench: MakeBench) 
     b.until(lambda: waits.frames and len(slow.frames) == 10)
 
 
-def test_a_large_request_for_the_pool_that_came_in_one_read_is_counted(bench: MakeBench) -> None:
+def test_large_request_read_at_once_is_counted(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"H", b"x" * 500))
@@ -430,7 +430,7 @@ def test_a_large_request_for_the_pool_that_came_in_one_read_is_counted(bench: Ma
     assert b.memory.in_use == 0
 
 
-def test_memory_that_nobody_uses_goes_back_to_the_system_although_connections_stay(bench: MakeBench) -> None:
+def test_unused_memory_returns_to_system_while_connections_stay(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"e", b"x" * 3000) + frame(b"e"))
@@ -441,7 +441,7 @@ def test_memory_that_nobody_uses_goes_back_to_the_system_although_connections_st
     assert b.memory.idle == 0
 
 
-def test_who_waits_for_our_answer_is_not_taken_for_stalled(bench: MakeBench) -> None:
+def test_client_waiting_for_our_answer_is_not_stalled(bench: MakeBench) -> None:
     b = bench(memory=1024)
     parked, waits = b.connect(), b.connect()
     parked.send(frame(b"H", b"x" * 600) + frame(b"e", b"y" * 200) + frame(b"e"))
@@ -458,7 +458,7 @@ def test_who_waits_for_our_answer_is_not_taken_for_stalled(bench: MakeBench) -> 
     b.until(lambda: len(parked.frames) == 3 and waits.frames)
 
 
-def test_memory_kept_for_the_next_large_frame_goes_back_after_a_quiet_moment(bench: MakeBench) -> None:
+def test_kept_memory_returns_after_a_quiet_moment(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"e", b"x" * 3000))
@@ -469,9 +469,7 @@ def test_memory_kept_for_the_next_large_frame_goes_back_after_a_quiet_moment(ben
     assert b.memory.in_use == 0
 
 
-def test_what_many_keep_for_their_next_large_frames_goes_back_at_once_when_others_wait_for_it(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_memory_returns_at_once_when_others_wait(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "_LOOKED_AT", 1)
     b = bench(memory=64 * 1024)
     keepers = [b.connect() for _ in range(8)]
@@ -495,7 +493,7 @@ def test_what_many_keep_for_their_next_large_frames_goes_back_at_once_when_other
     assert not any(client.eof for client in keepers)
 
 
-def test_whole_frames_that_lie_in_memory_are_served_even_if_no_more_memory_can_be_had(bench: MakeBench) -> None:
+def test_whole_frames_are_served_without_more_memory(bench: MakeBench) -> None:
     b = bench(EchoService(), memory=1024)
     client = b.connect()
     client.send(frame(b"h") + frame(b"e", b"x" * 100) * 40)
@@ -511,7 +509,7 @@ def test_whole_frames_that_lie_in_memory_are_served_even_if_no_more_memory_can_b
     b.until(lambda: len(client.frames) == 41)
 
 
-def test_what_lies_in_memory_is_served_before_more_is_asked_for(bench: MakeBench) -> None:
+def test_stored_frames_are_served_before_more_memory(bench: MakeBench) -> None:
     # A parked request is answered in the same round in which more arrives behind it, and its connection's memory is full.
     b = bench(Waking(), memory=1024)
     wakes, client = b.connect(), b.connect()
@@ -535,7 +533,7 @@ def test_what_lies_in_memory_is_served_before_more_is_asked_for(bench: MakeBench
     b.until(lambda: b.service.handled.count(b"n") == 9)
 
 
-def test_a_connection_that_goes_gives_its_memory_back_whatever_it_was_doing(bench: MakeBench) -> None:
+def test_closing_connection_returns_its_memory_in_any_state(bench: MakeBench) -> None:
     b = bench(memory=64 * 1024)
     half, flying, done = b.connect(), b.connect(), b.connect()
     hoard(b, half)

@@ -11,7 +11,7 @@ from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench, serving
 
 
-def test_a_request_that_is_answered_later_is_measured_in_all_its_parts() -> None:
+def test_late_answer_is_measured_in_all_its_parts() -> None:
     table = RequestTimes()
     table.answered_later("Fetch", 10.0, 10.002, 10.003, 11.0)
     found = ranges([table])
@@ -25,7 +25,7 @@ def test_a_request_that_is_answered_later_is_measured_in_all_its_parts() -> None
     assert 1 == found["Fetch", "wait"][0][bounds.index(1.0)]
 
 
-def test_requests_of_a_measured_step_stand_for_those_since_the_last_one() -> None:
+def test_measured_request_stands_for_those_since_the_last() -> None:
     table = RequestTimes()
     table.at_once["Produce"] += 6
     table.at_once["Fetch"] += 4
@@ -55,7 +55,7 @@ def test_tables_are_added_up() -> None:
     assert set(ranges([one, other])) == {("Fetch", part) for part in PARTS}
 
 
-def test_times_of_threads_that_cross_are_no_negative_times() -> None:
+def test_crossing_threads_give_no_negative_times() -> None:
     table = RequestTimes()
     table.answered_later("Fetch", 0.0, 2.0, 1.0, 3.0)
     assert 0.0 == ranges([table])["Fetch", "local"][1]
@@ -75,7 +75,7 @@ def counts(table: RequestTimes) -> dict[str, float]:
     return {part: sum(ranges([table])["other", part][0]) for part in PARTS}
 
 
-def test_a_request_that_is_answered_at_once_is_counted_and_measured(bench: NewBench) -> None:
+def test_immediate_answer_is_counted_and_measured(bench: NewBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"e", b"x"))
@@ -85,7 +85,7 @@ def test_a_request_that_is_answered_at_once_is_counted_and_measured(bench: NewBe
     assert dict.fromkeys(PARTS, 1) == counts(table)
 
 
-def test_all_requests_count_also_those_of_steps_that_are_not_measured(bench: NewBench) -> None:
+def test_request_counts_include_unmeasured_steps(bench: NewBench) -> None:
     b = bench()
     client = b.connect()
     for number in range(1, 11):
@@ -99,7 +99,7 @@ def test_all_requests_count_also_those_of_steps_that_are_not_measured(bench: New
     assert ({("other",): 11}, 11) == (requests([table]), counts(table)["local"])
 
 
-def test_a_request_of_a_handler_waits_in_the_queue(bench: NewBench) -> None:
+def test_handler_request_waits_in_queue(bench: NewBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"p", b"x"))
@@ -112,7 +112,7 @@ def test_a_request_of_a_handler_waits_in_the_queue(bench: NewBench) -> None:
 
 
 @pytest.mark.parametrize("command", [b"h", b"H"])
-def test_a_parked_request_counts_when_it_is_answered_and_has_waited(bench: NewBench, command: bytes) -> None:
+def test_parked_request_counts_wait_when_answered(bench: NewBench, command: bytes) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(command, b"x"))
@@ -128,7 +128,7 @@ def test_a_parked_request_counts_when_it_is_answered_and_has_waited(bench: NewBe
     assert {"queue": 0, "local": 0, "wait": 2000, "throttle": 0, "send": 0} == sums(table)
 
 
-def test_an_answer_that_the_peer_does_not_read_takes_long_to_send(bench: NewBench) -> None:
+def test_unread_answer_takes_long_to_send(bench: NewBench) -> None:
     b = bench(high=1024, low=512, send_buffer=4096)
     client = b.connect(receive_buffer=4096)
     client.reads = False
@@ -143,7 +143,7 @@ def test_an_answer_that_the_peer_does_not_read_takes_long_to_send(bench: NewBenc
     assert {("other",): 1} == requests([b.processor.times])
 
 
-def test_the_time_for_which_a_client_is_throttled_is_measured(bench: NewBench) -> None:
+def test_throttle_time_of_client_is_measured(bench: NewBench) -> None:
     b = bench()
     client = b.connect()
     client.send(frame(b"t", b"x"))
@@ -156,7 +156,7 @@ def test_the_time_for_which_a_client_is_throttled_is_measured(bench: NewBench) -
     assert 1 == b.processor.stats.mutes[THROTTLED]
 
 
-def test_a_throttled_stream_is_no_api_without_a_name(bench: NewBench) -> None:
+def test_throttled_stream_without_name_is_no_api(bench: NewBench) -> None:
     b = bench(EchoService(in_flight_max=0))
     client = b.connect()
     client.send(frame(b"t", b"x"))
@@ -169,7 +169,7 @@ def test_a_throttled_stream_is_no_api_without_a_name(bench: NewBench) -> None:
     assert 1 == b.processor.stats.mutes[THROTTLED]
 
 
-def test_a_new_processor_goes_on_with_the_table_of_one_that_is_gone() -> None:
+def test_new_processor_continues_table_of_its_predecessor() -> None:
     with serving(network_threads=2) as served:
         client = served.connect()
         served.ask(client, frame(b"e", b"x"))

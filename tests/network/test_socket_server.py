@@ -60,7 +60,7 @@ def binding(port: int, port_max: int = 0, host: str = "127.0.0.1") -> Binding:
     return Binding("echo", "echo", host, port, port_max, MIB)
 
 
-def test_a_range_of_ports_is_tried_in_order_and_only_taken_ones_are_passed_over() -> None:
+def test_port_range_is_tried_in_order_past_taken() -> None:
     first = make(binding(0))
     port = first.address("echo")[1]
     with pytest.raises(ConfigError, match=f"port {port} is in use"):
@@ -74,19 +74,19 @@ def test_a_range_of_ports_is_tried_in_order_and_only_taken_ones_are_passed_over(
     again.unbind()
 
 
-def test_an_address_that_is_not_ours_is_a_sentence_for_the_operator_and_no_other_port_is_tried() -> None:
+def test_foreign_address_is_one_sentence_without_further_tries() -> None:
     with pytest.raises(ConfigError, match=r"listener echo: cannot listen on 192\.0\.2\.1:0"):
         make(binding(0, 0, host="192.0.2.1"))
 
 
-def test_if_one_listener_cannot_be_bound_the_others_are_let_go() -> None:
+def test_failed_bind_releases_the_other_listeners() -> None:
     before = descriptors()
     with pytest.raises(ConfigError):
         make(binding(0), Binding("other", "echo", "192.0.2.1", 0, 0, MIB))
     assert descriptors() == before
 
 
-def test_a_server_that_was_bound_and_never_started_can_be_stopped() -> None:
+def test_bound_server_that_never_started_can_stop() -> None:
     before, threads = descriptors(), threading.active_count()
     server = make(binding(0))
     server.unbind()
@@ -95,7 +95,7 @@ def test_a_server_that_was_bound_and_never_started_can_be_stopped() -> None:
     assert threading.active_count() == threads
 
 
-def test_stopping_is_complete_without_having_stopped_to_accept_and_may_be_done_twice() -> None:
+def test_stop_is_complete_without_accept_stop_and_repeatable() -> None:
     before, threads = descriptors(), threading.active_count()
     server = make(binding(0))
     server.start({"echo": EchoService()})
@@ -111,7 +111,7 @@ def test_stopping_is_complete_without_having_stopped_to_accept_and_may_be_done_t
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-def test_many_clients_with_every_kind_of_request_in_any_pieces_are_answered_in_order() -> None:
+def test_many_clients_with_mixed_requests_are_answered_correctly() -> None:
     rng = random.Random(7)
     with serving(network_threads=3, io_threads=4, queued_max_requests=4, queued_max_request_bytes=4 * MIB) as served:
         stop = threading.Event()
@@ -156,7 +156,7 @@ def test_many_clients_with_every_kind_of_request_in_any_pieces_are_answered_in_o
 
 @pytest.mark.usefixtures("no_naps")
 @pytest.mark.parametrize("command", [b"p", b"H"])
-def test_not_one_wake_up_is_lost_between_processors_handlers_and_strangers(command: bytes) -> None:
+def test_no_wakeup_is_lost_between_threads(command: bytes) -> None:
     with serving(network_threads=1, io_threads=2) as served:
         parked: queue.SimpleQueue[Any] = queue.SimpleQueue()
         served.service.parked = Handed(parked)
@@ -181,7 +181,7 @@ def test_not_one_wake_up_is_lost_between_processors_handlers_and_strangers(comma
 
 
 @pytest.mark.usefixtures("no_naps")
-def test_what_several_threads_push_arrives_whole_and_in_each_threads_order() -> None:
+def test_concurrent_pushes_arrive_whole_in_thread_order() -> None:
     with serving(EchoService(in_flight_max=0), high_water_bytes=64 * 1024, low_water_bytes=16 * 1024) as served:
         client = served.connect()
         served.ask(client, frame(b"e"))
@@ -204,13 +204,13 @@ def test_what_several_threads_push_arrives_whole_and_in_each_threads_order() -> 
 
 
 @pytest.mark.usefixtures("no_naps")
-def test_a_connection_whose_turn_was_over_goes_on_though_nothing_else_happens() -> None:
+def test_connection_continues_after_its_turn_without_other_events() -> None:
     with serving(network_threads=1) as served:
         assert len(served.ask(served.connect(), frame(b"e") * 1000, 1000)) == 1000
 
 
 @pytest.mark.usefixtures("no_naps")
-def test_memory_returned_on_one_processor_wakes_another_that_sleeps() -> None:
+def test_returned_memory_wakes_another_processor() -> None:
     with serving(network_threads=2, queued_max_request_bytes=300_000) as served:
         holder, waits = served.connect(), served.connect()  # one on each processor
         for client in (holder, waits):
@@ -227,7 +227,7 @@ def test_memory_returned_on_one_processor_wakes_another_that_sleeps() -> None:
 
 
 @pytest.mark.usefixtures("no_naps")
-def test_room_in_the_request_channel_wakes_another_processor_that_sleeps() -> None:
+def test_room_in_request_channel_wakes_another_processor() -> None:
     with serving(network_threads=2, io_threads=1, queued_max_requests=1) as served:
         clients = [served.connect() for _ in range(4)]
         for client in clients:
@@ -247,7 +247,7 @@ def test_room_in_the_request_channel_wakes_another_processor_that_sleeps() -> No
 # -- nobody stalls anybody --------------------------------------------------------------------------------------------
 
 
-def test_clients_that_do_not_read_do_not_write_or_do_not_finish_stall_nobody() -> None:
+def test_bad_clients_stall_nobody() -> None:
     with serving(network_threads=1, io_threads=1, high_water_bytes=64 * 1024, low_water_bytes=16 * 1024) as served:
         deaf = [served.connect(receive_buffer=4096) for _ in range(5)]
         for client in deaf:
@@ -264,7 +264,7 @@ def test_clients_that_do_not_read_do_not_write_or_do_not_finish_stall_nobody() -
         assert not any(client.eof for client in [*deaf, *loris, *silent])
 
 
-def test_a_full_request_channel_pushes_back_and_all_recovers_when_handlers_do() -> None:
+def test_full_request_channel_pushes_back_and_recovers() -> None:
     with serving(network_threads=2, io_threads=2, queued_max_requests=3) as served:
         clients = [served.connect() for _ in range(12)]
         for client in clients:
@@ -282,7 +282,7 @@ def test_a_full_request_channel_pushes_back_and_all_recovers_when_handlers_do() 
         assert len(channel) == 0
 
 
-def test_the_control_plane_works_while_the_data_plane_is_full_in_every_way() -> None:
+def test_control_plane_works_while_data_plane_is_full() -> None:
     quotas = ConnectionQuotas(6, 100, {}, 0)
     with serving(
         control=EchoService(),
@@ -323,7 +323,7 @@ def test_connections_beyond_the_most_wait_until_one_closes() -> None:
         served.until(lambda: third.frames == [(b"e", b"at last")])
 
 
-def test_connections_of_one_address_beyond_its_most_are_closed_at_once() -> None:
+def test_connections_beyond_address_limit_are_closed_at_once() -> None:
     with serving(quotas=ConnectionQuotas(100, 2, {}, 0)) as served:
         kept = [served.connect() for _ in range(2)]
         for client in kept:
@@ -334,7 +334,7 @@ def test_connections_of_one_address_beyond_its_most_are_closed_at_once() -> None
             served.ask(client, frame(b"e"))
 
 
-def test_a_control_connection_comes_in_at_the_cost_of_the_quietest_other_when_there_are_too_many(
+def test_control_connection_replaces_quietest_other_at_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(processor_module, "_NAP_S", 0.05)
@@ -352,7 +352,7 @@ def test_a_control_connection_comes_in_at_the_cost_of_the_quietest_other_when_th
         assert dict(quotas.evicted) == {"echo": 1}
 
 
-def test_a_storm_of_connections_of_one_address_is_slowed_down_and_ends() -> None:
+def test_connection_storm_of_address_is_slowed_down() -> None:
     with serving() as served:
         served.server.quotas.connection_rate = lambda _: 5.0
         clients = [served.connect() for _ in range(8)]
@@ -400,7 +400,7 @@ def test_two_thousand_connections_opened_and_dropped_leave_nothing() -> None:
 
 
 @pytest.mark.parametrize("in_flight_max", [1, 0])
-def test_processors_are_added_and_taken_away_while_clients_work_and_no_client_notices(in_flight_max: int) -> None:
+def test_processors_change_while_clients_work_unaware(in_flight_max: int) -> None:
     service = EchoService(in_flight_max)
     with serving(service, network_threads=1, io_threads=2, queued_max_request_bytes=4 * MIB) as served:
         before = threading.active_count()
@@ -426,7 +426,7 @@ def test_processors_are_added_and_taken_away_while_clients_work_and_no_client_no
         served.until(lambda: served.server.quotas.total == 0)
 
 
-def test_handlers_are_added_and_taken_away_and_one_that_goes_finishes_its_request() -> None:
+def test_handlers_change_and_finish_their_requests() -> None:
     with serving(network_threads=1, io_threads=2) as served:
         before = threading.active_count()
         plane = served.server.planes[0]
@@ -460,7 +460,7 @@ def test_new_connections_are_dealt_out_to_all_processors() -> None:
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_graceful_end_answers_what_is_in_flight_and_takes_nothing_more() -> None:
+def test_graceful_end_answers_requests_in_flight_only() -> None:
     with serving(io_threads=2) as served:
         busy, parked, idle = served.connect(), served.connect(), served.connect()
         served.ask(idle, frame(b"e"))
@@ -485,7 +485,7 @@ def test_a_graceful_end_answers_what_is_in_flight_and_takes_nothing_more() -> No
         assert idle.frames == []
 
 
-def test_a_handler_that_never_returns_does_not_keep_the_server_from_ending() -> None:
+def test_hanging_handler_does_not_prevent_server_end() -> None:
     others = set(threading.enumerate())  # a broker of the whole session has handlers, too
     service = EchoService()
     server = make(binding(0))
@@ -501,7 +501,7 @@ def test_a_handler_that_never_returns_does_not_keep_the_server_from_ending() -> 
     wait_for(lambda: not any(t.name.startswith("handler") for t in set(threading.enumerate()) - others))
 
 
-def test_threads_that_hang_are_waited_for_together_and_not_one_after_the_other() -> None:
+def test_hanging_threads_are_waited_for_together() -> None:
     clock = ManualClock()
     handlers: list[str] = []
 
@@ -540,7 +540,7 @@ def test_threads_that_hang_are_waited_for_together_and_not_one_after_the_other()
     assert 2.0 <= clock.now - before < 2.5
 
 
-def test_a_stopping_server_says_so_to_the_service_of_each_connection_on_its_own_thread() -> None:
+def test_stopping_server_tells_services_on_own_threads() -> None:
     class Told(EchoService):
         def stopping(self, connection: ProcessorConnection) -> None:
             for n, (request, outbox) in enumerate(self.parked):
@@ -560,7 +560,7 @@ def test_a_stopping_server_says_so_to_the_service_of_each_connection_on_its_own_
         assert {payload.split(b"-")[0] for client in clients for _, payload in client.frames} == {b"processor"}
 
 
-def test_late_answers_to_connections_of_a_server_that_has_stopped_are_dropped() -> None:
+def test_late_answers_to_stopped_server_are_dropped() -> None:
     parked: list[tuple[Any, Outbox]]
     with serving() as served:
         client = served.connect()
@@ -575,7 +575,7 @@ def test_late_answers_to_connections_of_a_server_that_has_stopped_are_dropped() 
         outbox.call(request.connection, lambda: 1 / 0)  # type: ignore[arg-type, return-value]
 
 
-def test_a_thread_that_ends_by_an_exception_is_reported() -> None:
+def test_thread_ending_by_exception_is_reported() -> None:
     class Fatal(EchoService):
         def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
             raise SystemExit("no seam takes this")

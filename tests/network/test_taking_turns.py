@@ -50,7 +50,7 @@ def begin_to_wait(bench: Bench) -> Any:
     return other.bell
 
 
-def test_it_has_the_token_while_it_works_and_not_while_it_waits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_held_for_work_not_waiting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     client = bench.connect()
     polls: list[tuple[bool, float | None]] = []
     poll = bench.poller.poll
@@ -69,7 +69,7 @@ def test_it_has_the_token_while_it_works_and_not_while_it_waits(bench: Bench, mo
     assert not any(waits)
 
 
-def test_what_the_kernel_copies_for_long_it_copies_without(bench: Bench) -> None:
+def test_long_kernel_copies_run_without_token(bench: Bench) -> None:
     client = bench.connect()
     for payload in (SMALL, LARGE, SMALL):
         client.send(frame(b"e", payload))
@@ -97,7 +97,7 @@ def test_a_long_frame_is_received_without(bench: Bench) -> None:
     bench.until(lambda: client.frames)
 
 
-def test_a_long_frame_that_came_as_a_whole_is_handled_without(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_frame_received_whole_is_handled_without_token(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiving, "LARGE_BYTES", 100)
     client = bench.connect()
     client.send(frame(b"e", bytes(200)))
@@ -105,7 +105,7 @@ def test_a_long_frame_that_came_as_a_whole_is_handled_without(bench: Bench, monk
     assert bench.service.had == [False]
 
 
-def test_with_work_left_it_gives_it_up_when_its_time_is_over(bench: Bench) -> None:
+def test_token_is_released_after_its_time_despite_work(bench: Bench) -> None:
     client = bench.connect()
     client.send(frame(b"e", SMALL) * 1000)  # more than one turn
     bench.until(lambda: bench.service.had)
@@ -121,7 +121,7 @@ def test_with_work_left_it_gives_it_up_when_its_time_is_over(bench: Bench) -> No
     bench.until(lambda: len(client.frames) == 1000)
 
 
-def test_if_another_one_waits_it_keeps_it_for_a_moment_as_long_as_there_is_work(bench: Bench) -> None:
+def test_token_is_kept_briefly_while_another_waits(bench: Bench) -> None:
     client = bench.connect()
     client.send(frame(b"e", SMALL))
     bench.step(timeout=10.0)
@@ -152,7 +152,7 @@ def test_without_work_it_gives_it_up_at_once(bench: Bench) -> None:
     bench.service.token.lock.release()
 
 
-def test_in_a_long_step_it_passes_the_token_on_between_two_connections(bench: Bench) -> None:
+def test_token_passes_between_connections_in_long_step(bench: Bench) -> None:
     clients = [bench.connect() for _ in range(3)]
     for client in clients:
         client.send(frame(b"e", SMALL))
@@ -196,7 +196,7 @@ def test_signatures_of_handshakes_are_made_without(bench: Bench, monkeypatch: py
     assert had == [False]
 
 
-def test_one_that_has_handed_its_connections_over_has_no_token(bench: Bench) -> None:
+def test_token_is_released_after_handing_connections_over(bench: Bench) -> None:
     client = bench.connect()
     client.send(frame(b"e", SMALL))
     bench.until(lambda: client.frames)
@@ -207,7 +207,7 @@ def test_one_that_has_handed_its_connections_over_has_no_token(bench: Bench) -> 
     assert not held(bench)
 
 
-def test_one_that_is_stuck_does_not_stop_the_others() -> None:
+def test_stuck_processor_does_not_stop_others() -> None:
     class Stuck(EchoService):
         def __init__(self) -> None:
             super().__init__()

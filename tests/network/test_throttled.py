@@ -77,9 +77,7 @@ class Scene:
 
 @loop_over("at_once", [False, True])
 @loop_over("others", SOME_OTHERS)
-def test_whatever_the_order_nothing_is_lost_and_nothing_is_taken_from_a_throttled_connection(
-    others: tuple[str, ...], at_once: bool
-) -> None:
+def test_throttled_connections_lose_and_yield_nothing(others: tuple[str, ...], at_once: bool) -> None:
     for order in orders(others):
         check(order, at_once)
 
@@ -122,7 +120,7 @@ def check(order: tuple[str, ...], at_once: bool) -> None:
     assert bench.memory.in_use == 0
 
 
-def test_a_throttled_connection_ends_its_life_as_an_idle_one() -> None:
+def test_throttled_connection_ends_like_idle_one() -> None:
     """As in Kafka: neither a throttle nor what the peer has sent meanwhile keeps a connection."""
     service = EchoService()
     bench = Bench(service, idle=10.0)
@@ -146,7 +144,7 @@ def test_a_throttled_connection_ends_its_life_as_an_idle_one() -> None:
         bench.close()
 
 
-def test_a_throttled_connection_does_not_keep_memory_that_others_wait_for() -> None:
+def test_throttled_connection_holds_no_wanted_memory() -> None:
     bench = Bench(memory=64 * 1024)
     try:
         throttled = bench.connect()
@@ -166,7 +164,7 @@ def test_a_throttled_connection_does_not_keep_memory_that_others_wait_for() -> N
         bench.close()
 
 
-def test_a_request_that_came_together_with_the_throttled_one_waits() -> None:
+def test_request_that_came_with_throttled_one_waits() -> None:
     service = EchoService()
     bench = Bench(service)
     try:

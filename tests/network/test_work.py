@@ -14,7 +14,7 @@ from broker.network.work import (
 )
 
 
-def test_work_goes_on_as_long_as_somebody_wants_it() -> None:
+def test_work_continues_while_somebody_wants_it() -> None:
     work = Work(lambda: False)
     work.checkpoint()
     assert list(work.each(range(3 * CHECK_EVERY))) == list(range(3 * CHECK_EVERY))
@@ -30,12 +30,12 @@ def test_work_that_nobody_wants_ends_soon() -> None:
         work.checkpoint()
 
 
-def test_long_bodies_go_through_the_bulk_lane_and_slow_apis_through_their_own() -> None:
+def test_long_bodies_and_slow_apis_have_own_lanes() -> None:
     assert lane_of(BULK_BYTES, None) is None
     assert lane_of(BULK_BYTES + 1, None) == BULK
     assert lane_of(10, ADMIN) == ADMIN
     assert lane_of(10 * BULK_BYTES, ADMIN) == ADMIN
 
 
-def test_what_is_named_twice_is_there_once_where_it_came_first() -> None:
+def test_repeated_names_are_kept_once_in_first_place() -> None:
     assert list(once(["b", "a", "b", "c", "a"])) == ["b", "a", "c"]

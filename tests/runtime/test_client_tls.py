@@ -37,7 +37,7 @@ def shown(settings: TlsSettings, server: ssl.SSLContext) -> str:
     return str(name)
 
 
-def test_every_form_of_a_key_and_a_certificate_is_the_same(
+def test_every_form_of_key_and_certificate_is_equal(
     tmp_path: Path, files: certificates.Files, server: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, authority = certificates.client(), certificates.authority()
@@ -68,7 +68,7 @@ def test_every_form_of_a_key_and_a_certificate_is_the_same(
         assert [] == list(passing.iterdir())
 
 
-def test_what_cannot_be_used_is_named_and_no_password_is_shown(tmp_path: Path, files: certificates.Files) -> None:
+def test_unusable_input_is_named_without_showing_the_password(tmp_path: Path, files: certificates.Files) -> None:
     encrypted = tmp_path / "encrypted.pem"
     encrypted.write_text(certificates.client().key_pem(PASSWORD) + certificates.client().certificate)
     nothing = tmp_path / "nothing.pem"

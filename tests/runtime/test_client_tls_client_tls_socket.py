@@ -129,7 +129,7 @@ def test_what_is_sent_comes_back_whatever_its_pieces(server_context: ssl.SSLCont
     assert server.error is None
 
 
-def test_the_end_of_the_stream_is_a_read_of_nothing(server_context: ssl.SSLContext) -> None:
+def test_end_of_stream_reads_nothing(server_context: ssl.SSLContext) -> None:
     with connected(server_context, lambda peer: peer.sendall(b"last words")) as (sock, _):
         shake_hands(sock)
         assert b"last words" == receive(sock, 100)
@@ -146,7 +146,7 @@ def test_close_says_goodbye_and_forget_says_nothing(server_context: ssl.SSLConte
         assert (how is ClientTlsSocket.forget) == cut_off
 
 
-def test_a_server_that_is_not_trusted_or_another_is_refused(server_context: ssl.SSLContext) -> None:
+def test_untrusted_or_wrong_server_is_refused(server_context: ssl.SSLContext) -> None:
     with (
         connected(server_context, lambda _: None, TlsSettings()) as (sock, _),
         pytest.raises(TlsRefused, match=r"certificate is not accepted.*ssl\.truststore\.location"),

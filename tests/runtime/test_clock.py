@@ -5,7 +5,7 @@ import time
 from broker.runtime.clock import SystemClock
 
 
-def test_monotonic_time_is_in_seconds_and_never_goes_back() -> None:
+def test_monotonic_time_is_in_seconds_and_never_falls() -> None:
     clock = SystemClock()
     before = time.monotonic()
     times = [clock.monotonic() for _ in range(100)]
@@ -13,7 +13,7 @@ def test_monotonic_time_is_in_seconds_and_never_goes_back() -> None:
     assert sorted([before, *times, after]) == [before, *times, after]
 
 
-def test_wall_time_is_in_whole_milliseconds_since_the_epoch() -> None:
+def test_wall_time_is_in_milliseconds_since_the_epoch() -> None:
     before = time.time_ns() // 1_000_000
     now = SystemClock().time_ms()
     assert isinstance(now, int)

@@ -8,7 +8,7 @@ from broker.runtime import copying
 from protocol.frames import crc32c
 
 
-def test_only_so_many_bytes_are_copied_and_their_checksum_is_told(tmp_path: Path) -> None:
+def test_copy_stops_at_size_and_returns_the_checksum(tmp_path: Path) -> None:
     data = bytes(range(256)) * 10_000
     (tmp_path / "a").write_bytes(data)
     (tmp_path / "b").write_bytes(b"older and longer" * 1_000_000)
@@ -20,7 +20,7 @@ def test_only_so_many_bytes_are_copied_and_their_checksum_is_told(tmp_path: Path
     assert (2_000_001, checksum) == copying.checksum_of(f"{tmp_path}/b")
 
 
-def test_a_source_that_is_too_short_is_an_error(tmp_path: Path) -> None:
+def test_source_that_is_too_short_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     with pytest.raises(OSError, match="ends 2 bytes too early"):
         copying.copy_file(f"{tmp_path}/a", f"{tmp_path}/b", 5)
@@ -42,7 +42,7 @@ def test_a_changed_file_has_another_identity(tmp_path: Path) -> None:
     assert before != copying.identity(f"{tmp_path}/a")
 
 
-def test_a_second_name_replaces_what_is_there_and_is_not_made_of_nothing(tmp_path: Path) -> None:
+def test_second_name_replaces_file_and_needs_a_source(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     (tmp_path / "b").write_bytes(b"old")
     assert copying.link_or_none(f"{tmp_path}/a", f"{tmp_path}/b")

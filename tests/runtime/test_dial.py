@@ -41,7 +41,7 @@ def soon() -> float:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 300_000), min_size=1, max_size=6))
-def test_buffers_arrive_one_after_the_other_whatever_their_sizes(peer: Peer, sizes: list[int]) -> None:
+def test_buffers_arrive_in_order_whatever_their_sizes(peer: Peer, sizes: list[int]) -> None:
     ours, theirs = peer.connect()
     buffers = [bytes([number]) * size for number, size in enumerate(sizes)]
     received = bytearray(sum(sizes))
@@ -131,7 +131,7 @@ def _all(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def test_a_peer_that_closes_during_the_tls_handshake_may_be_back_later() -> None:
+def test_peer_closing_during_tls_handshake_may_be_back() -> None:
     """As a broker does that is being restarted, and one without TLS: no TlsRefused, which would be final."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

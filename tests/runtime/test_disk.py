@@ -16,7 +16,7 @@ from broker.runtime.disk import FileRegion, SystemDisk
 DISK = SystemDisk()
 
 
-def test_a_dropped_file_closes_when_the_last_region_of_it_is_gone(tmp_path: Path) -> None:
+def test_dropped_file_closes_with_its_last_region(tmp_path: Path) -> None:
     file = DISK.open(f"{tmp_path}/a", create=True)
     file.pwrite([b"abc"], 0)
     fd = file.fileno()
@@ -96,7 +96,7 @@ def test_a_short_read_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert file.pread(1000, 0) == data
 
 
-def test_a_range_that_is_not_in_memory_is_known_as_such(tmp_path: Path) -> None:
+def test_range_outside_of_memory_is_recognised(tmp_path: Path) -> None:
     if not hasattr(os, "RWF_NOWAIT"):
         pytest.skip("this system cannot tell")
     file = DISK.open(f"{tmp_path}/a", create=True)
@@ -112,9 +112,7 @@ def test_a_range_that_is_not_in_memory_is_known_as_such(tmp_path: Path) -> None:
     assert file.is_resident(0, size)
 
 
-def test_where_the_kernel_cannot_tell_everything_counts_as_resident(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_counts_as_resident_if_kernel_cannot_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def preadv(fd: int, buffers: Any, offset: int, flags: int) -> int:
         raise OSError(errno.EOPNOTSUPP, "no")
 
@@ -151,7 +149,7 @@ def test_a_link_is_one_whatever_it_leads_to(tmp_path: Path) -> None:
     assert DISK.is_dir(f"{tmp_path}/to-directory")
 
 
-def test_a_region_is_read_to_its_end_and_no_further() -> None:
+def test_region_is_read_exactly_to_its_end() -> None:
     asked: list[tuple[int, int]] = []
 
     class Asked:
@@ -165,7 +163,7 @@ def test_a_region_is_read_to_its_end_and_no_further() -> None:
     assert [(5, 1 << 20), (5 + (1 << 20), 1 << 20), (5 + (2 << 20), 3)] == asked
 
 
-def test_a_region_is_read_whole_or_it_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_short_region_is_error_that_names_the_file(tmp_path: Path) -> None:
     file = DISK.open(f"{tmp_path}/a", create=True)
     file.pwrite([b"0123456789"], 0)
     assert FileRegion(file, 3, 5).read() == b"34567"

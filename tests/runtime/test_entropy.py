@@ -3,7 +3,7 @@
 from broker.runtime.entropy import SystemEntropy
 
 
-def test_as_many_bytes_as_asked_for_and_others_each_time() -> None:
+def test_requested_number_of_bytes_differ_each_time() -> None:
     entropy = SystemEntropy()
     assert entropy.bytes(0) == b""
     drawn = {entropy.bytes(16) for _ in range(100)}

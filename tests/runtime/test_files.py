@@ -5,7 +5,7 @@ from pathlib import Path
 from broker.runtime.files import create_private, make_private
 
 
-def test_a_new_file_is_private_and_an_existing_one_is_left_as_it_is(tmp_path: Path) -> None:
+def test_new_file_is_private_and_existing_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "secrets"
     assert create_private(str(path))
     assert path.stat().st_mode & 0o777 == 0o600
@@ -23,6 +23,6 @@ def test_a_file_is_made_private(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_cannot_be_made_is_left_to_the_caller_who_opens_it(tmp_path: Path) -> None:
+def test_failure_to_make_file_is_left_to_opener(tmp_path: Path) -> None:
     assert not create_private(f"{tmp_path}/none/secrets")
     make_private(f"{tmp_path}/none")

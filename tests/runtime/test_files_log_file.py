@@ -7,7 +7,7 @@ import pytest
 from broker.runtime.files import LogFile
 
 
-def test_after_a_rename_it_goes_on_in_the_old_file_until_it_is_opened_anew(tmp_path: Path) -> None:
+def test_renamed_log_file_continues_until_opened_anew(tmp_path: Path) -> None:
     log = LogFile(f"{tmp_path}/log")
     log.write_line("one")
     (tmp_path / "log").rename(tmp_path / "log.1")
@@ -31,7 +31,7 @@ def test_what_was_there_stays(tmp_path: Path) -> None:
     assert "before\n\\udcff\n" == (tmp_path / "log").read_text()
 
 
-def test_a_directory_that_is_gone_is_noticed_at_the_start_and_harmless_later(tmp_path: Path) -> None:
+def test_missing_directory_is_noticed_at_start_harmless_later(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         LogFile(f"{tmp_path}/missing/log")
     (tmp_path / "d").mkdir()

@@ -11,7 +11,7 @@ from broker.runtime.files import explain_access, explain_denial
 DENIED = PermissionError(errno.EACCES, "Permission denied")
 
 
-def test_it_names_who_runs_who_owns_and_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explanation_names_user_owner_and_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 10001)
     monkeypatch.setattr(os, "getegid", lambda: 10002)
     tmp_path.chmod(0o750)
@@ -23,7 +23,7 @@ def test_it_names_who_runs_who_owns_and_the_command(tmp_path: Path, monkeypatch:
     assert f"chown -R 10001:10002 {tmp_path}" in said
 
 
-def test_an_owner_without_the_rights_is_told_to_change_the_mode(tmp_path: Path) -> None:
+def test_owner_without_rights_is_told_to_change_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     assert f"chmod u+rwx {tmp_path}" in explain_denial(DENIED, str(tmp_path))
     tmp_path.chmod(0o700)
@@ -34,13 +34,13 @@ def test_other_errors_are_said_as_they_are() -> None:
     assert "mounted read-only" in explain_denial(OSError(errno.EROFS, "Read-only file system"), "/data")
 
 
-def test_a_file_that_may_be_used_or_is_not_there_needs_no_explanation(tmp_path: Path) -> None:
+def test_usable_or_missing_file_needs_no_explanation(tmp_path: Path) -> None:
     (tmp_path / "catalogue").touch()
     assert explain_access(f"{tmp_path}/catalogue") is None
     assert explain_access(f"{tmp_path}/other") is None
 
 
-def test_a_file_that_may_not_be_used_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_file_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "catalogue").touch()
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert "Permission denied" in (explain_access(f"{tmp_path}/catalogue") or "")

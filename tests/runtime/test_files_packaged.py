@@ -18,10 +18,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "a_package_with_files"
 
 
-def test_all_files_of_a_folder_and_its_subfolders_are_read(package: str) -> None:
+def test_packaged_files_of_folder_and_subfolders_are_read(package: str) -> None:
     assert {"deeper/two.txt": b"\xff", "one.txt": b"1"} == read_packaged(package, "data")
 
 
-def test_a_folder_that_is_not_there_is_an_error(package: str) -> None:
+def test_missing_packaged_folder_is_an_error(package: str) -> None:
     with pytest.raises(OSError):
         read_packaged(package, "others")

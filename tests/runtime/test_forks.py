@@ -33,7 +33,7 @@ def exit_status_of_child(check: object) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_an_owner_is_told_once_in_the_child_and_not_in_the_parent() -> None:
+def test_owner_is_told_once_in_child_not_parent() -> None:
     owner = Owner()
     forks.tell(owner)
     before = forks.count()
@@ -47,7 +47,7 @@ def test_an_owner_is_told_once_in_the_child_and_not_in_the_parent() -> None:
     assert forks.count() == before
 
 
-def test_an_owner_that_is_no_longer_used_is_forgotten() -> None:
+def test_unused_owner_is_forgotten() -> None:
     forks.tell(Owner())
     assert exit_status_of_child(lambda: True) == 0
 

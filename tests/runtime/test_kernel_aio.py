@@ -58,7 +58,7 @@ def test_the_kernel_syncs_them_all(aio: KernelAio, descriptors: list[int], one_b
     assert one_by_one == []
 
 
-def test_what_the_kernel_does_not_take_is_synced_one_by_one_and_fails_alone(
+def test_sync_refused_by_kernel_runs_and_fails_alone(
     aio: KernelAio, descriptors: list[int], one_by_one: list[int]
 ) -> None:
     read_end, write_end = os.pipe()  # has no fsync
@@ -74,7 +74,7 @@ def test_what_the_kernel_does_not_take_is_synced_one_by_one_and_fails_alone(
     assert one_by_one[-4:] == descriptors[5:9]
 
 
-def test_no_patience_is_told_that_nothing_is_done_yet(aio: KernelAio, descriptors: list[int]) -> None:
+def test_short_patience_reports_that_nothing_is_done_yet(aio: KernelAio, descriptors: list[int]) -> None:
     waited = 0
     for _ in range(50):
         for descriptor in descriptors:
@@ -87,7 +87,7 @@ def test_no_patience_is_told_that_nothing_is_done_yet(aio: KernelAio, descriptor
     pytest.fail("3,200 fsyncs took no time at all")
 
 
-def test_results_of_a_call_that_was_not_read_to_its_end_are_not_taken_for_those_of_another(
+def test_results_of_abandoned_call_are_not_taken_later(
     aio: KernelAio, descriptors: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(20):
@@ -110,7 +110,7 @@ def test_results_of_a_call_that_was_not_read_to_its_end_are_not_taken_for_those_
     assert done == dict.fromkeys(range(21))
 
 
-def test_an_error_of_the_kernel_is_not_taken_for_a_success(
+def test_kernel_error_is_not_taken_for_success(
     aio: KernelAio, descriptors: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = aio._call
@@ -126,7 +126,7 @@ def test_an_error_of_the_kernel_is_not_taken_for_a_success(
     assert {number: error and error.errno for number, error in done.items()} == dict.fromkeys(range(3), errno.EFAULT)
 
 
-def test_a_context_is_used_again_unless_something_of_it_is_outstanding(
+def test_context_is_reused_unless_requests_are_outstanding(
     aio: KernelAio, descriptors: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_aio, "_idle", [])
@@ -182,7 +182,7 @@ def test_a_thread_is_told_of_each_end(
     assert one_by_one == []
 
 
-def test_it_takes_no_more_than_there_is_room_for(queue: KernelSyncQueue[str], descriptors: list[int]) -> None:
+def test_queue_takes_no_more_than_its_room(queue: KernelSyncQueue[str], descriptors: list[int]) -> None:
     requests = [(str(number), Descriptor(descriptors[number])) for number in range(5)]
     assert queue.start([*requests, ("bad", Descriptor(1 << 20)), requests[0]]) == 5
     got: list[str] = []
@@ -194,7 +194,7 @@ def test_it_takes_no_more_than_there_is_room_for(queue: KernelSyncQueue[str], de
     assert queue.results(30.0) == []
 
 
-def test_a_file_may_be_closed_while_it_is_synced(queue: KernelSyncQueue[str], tmp_path: Path) -> None:
+def test_file_may_be_closed_during_sync(queue: KernelSyncQueue[str], tmp_path: Path) -> None:
     for number in range(50):
         descriptor = os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT)
         os.write(descriptor, b"abc")
@@ -207,7 +207,7 @@ def test_a_file_may_be_closed_while_it_is_synced(queue: KernelSyncQueue[str], tm
         os.close(other)
 
 
-def test_an_unknown_result_is_an_error_of_all_that_are_pending(
+def test_unknown_result_is_error_of_all_pending(
     queue: KernelSyncQueue[str], descriptors: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert queue.start([(str(number), Descriptor(descriptors[number])) for number in range(3)]) == 3
@@ -238,7 +238,7 @@ def test_an_error_of_the_file_is_its_own(queue: KernelSyncQueue[str], descriptor
         os.close(write)
 
 
-def test_where_it_is_not_offered_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_kernel_aio_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_aio.platform, "machine", lambda: "pdp11")
     with pytest.raises(OSError, match="asynchronous"):
         KernelAio(64)

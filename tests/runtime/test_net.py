@@ -61,7 +61,7 @@ def test_accepting_says_who_came_and_to_which_address(listener: Listener) -> Non
     assert listener.accept() is None
 
 
-def test_small_answers_are_not_delayed_and_dead_peers_are_probed(pair: tuple[Socket, socket.socket]) -> None:
+def test_small_answers_are_not_delayed_and_peers_probed(pair: tuple[Socket, socket.socket]) -> None:
     with socket.socket(fileno=os.dup(pair[0].fileno())) as view:
         assert view.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert view.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -93,7 +93,7 @@ def test_receiving_says_nothing_yet_bytes_and_closed(pair: tuple[Socket, socket.
     assert ours.recv_into(memoryview(buffer)) == 0
 
 
-def test_a_reset_is_an_error_and_counts_as_gone(listener: Listener) -> None:
+def test_reset_is_an_error_and_counts_as_gone(listener: Listener) -> None:
     client = socket.create_connection(listener.address)
     ours = accept(listener)[0]
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -108,7 +108,7 @@ def test_a_reset_is_an_error_and_counts_as_gone(listener: Listener) -> None:
     client.close()
 
 
-def test_buffers_are_sent_one_after_another_until_the_socket_is_full(pair: tuple[Socket, socket.socket]) -> None:
+def test_buffers_are_sent_until_the_socket_is_full(pair: tuple[Socket, socket.socket]) -> None:
     ours, client = pair
     buffers = [bytes([n % 256]) * n for n in range(200)]
     sent = ours.send(buffers, more=False)
@@ -140,7 +140,7 @@ def test_a_header_and_a_file_leave_together(pair: tuple[Socket, socket.socket], 
     assert ours.send_file(FileRegion(file, 10, 5)) == 0  # the file ends before
 
 
-def test_a_file_is_not_waited_for_when_the_socket_is_full(pair: tuple[Socket, socket.socket], tmp_path: Path) -> None:
+def test_file_does_not_wait_for_a_full_socket(pair: tuple[Socket, socket.socket], tmp_path: Path) -> None:
     ours, client = pair
     file = SystemDisk().open(str(tmp_path / "log"), create=True)
     file.truncate(1 << 26)
@@ -163,7 +163,7 @@ def test_a_taken_port_is_told_from_other_reasons(listener: Listener) -> None:
     assert not address_in_use(unknown.value)
 
 
-def test_out_of_descriptors_is_said_and_the_connection_waits_in_the_backlog(listener: Listener) -> None:
+def test_accept_without_descriptors_raises_and_connection_waits(listener: Listener) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.create_connection(listener.address):
         highest = max(int(name) for name in os.listdir("/proc/self/fd"))

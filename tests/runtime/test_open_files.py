@@ -29,7 +29,7 @@ def test_never_more_than_the_limit_are_open(tmp_path: Path) -> None:
             assert files.count() <= 3
 
 
-def test_a_file_that_is_still_being_sent_is_not_opened_a_second_time(tmp_path: Path) -> None:
+def test_file_being_sent_is_not_opened_again(tmp_path: Path) -> None:
     files, cached = make(tmp_path, 10, 3)
     before = descriptors()
     unsent = []
@@ -57,7 +57,7 @@ def test_the_ones_in_use_stay_open(tmp_path: Path) -> None:
         assert cached[0].get() is first or file is cached[1]
 
 
-def test_what_was_not_used_since_the_last_time_is_closed(tmp_path: Path) -> None:
+def test_file_unused_since_last_time_is_closed(tmp_path: Path) -> None:
     files, cached = make(tmp_path, 2, 10)
     cached[0].get()
     files.close_idle()
@@ -93,7 +93,7 @@ def test_a_pinned_file_stays_open(tmp_path: Path) -> None:
     assert cached[0].file is not None
 
 
-def test_a_region_keeps_its_file_open_after_it_was_dropped(tmp_path: Path) -> None:
+def test_region_keeps_file_open_after_drop(tmp_path: Path) -> None:
     _files, cached = make(tmp_path, 1, 1)
     region = FileRegion(cached[0].get(), 0, 1)
     cached[0].drop()
@@ -101,7 +101,7 @@ def test_a_region_keeps_its_file_open_after_it_was_dropped(tmp_path: Path) -> No
     assert region.file.pread(1, 0) == b"0"
 
 
-def test_a_file_is_opened_at_its_new_path_after_a_rename(tmp_path: Path) -> None:
+def test_file_is_opened_at_new_path_after_rename(tmp_path: Path) -> None:
     _files, cached = make(tmp_path, 1, 1)
     os.rename(tmp_path / "0", tmp_path / "new")
     with pytest.raises(FileNotFoundError):
@@ -131,7 +131,7 @@ def test_threads_that_open_the_same_file_share_it(tmp_path: Path) -> None:
     assert files.count() <= 5
 
 
-def test_without_a_descriptor_left_the_least_recently_used_files_make_room(tmp_path: Path) -> None:
+def test_least_recently_used_files_close_without_descriptors(tmp_path: Path) -> None:
     in_own_process(least_recently_used_make_room, tmp_path)
 
 
@@ -147,7 +147,7 @@ def least_recently_used_make_room(tmp_path: Path) -> None:
         assert len(files.disk.listdir(str(tmp_path))) == 40
 
 
-def test_files_that_are_pinned_or_being_sent_do_not_make_room_for_others(tmp_path: Path) -> None:
+def test_pinned_or_sent_files_do_not_make_room(tmp_path: Path) -> None:
     in_own_process(pinned_and_sent_make_no_room, tmp_path)
 
 

@@ -66,7 +66,7 @@ def test_only_what_was_asked_for_is_reported(poller: SelectorPoller, pair: tuple
     assert seen(poller) == {"again": READ}
 
 
-def test_a_peer_that_is_gone_shows_as_readable_and_as_writable_but_only_where_asked(
+def test_peer_that_left_shows_only_in_requested_events(
     poller: SelectorPoller, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     a, b = pair
@@ -90,9 +90,7 @@ def test_many_are_reported_at_once(poller: SelectorPoller) -> None:
         b.close()
 
 
-def test_what_one_wait_does_not_report_the_next_one_does(
-    poller: SelectorPoller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_unreported_by_one_wait_come_with_next(poller: SelectorPoller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller_module, "_EVENTS_MAX", 4)
     pairs = [socket.socketpair() for _ in range(10)]
     for n, (a, b) in enumerate(pairs):
@@ -124,7 +122,7 @@ def test_what_the_system_refuses_is_not_registered(poller: SelectorPoller, tmp_p
         os.close(writer)
 
 
-def test_a_wakeup_ends_the_wait_and_is_not_reported(poller: SelectorPoller) -> None:
+def test_wakeup_ends_wait_and_is_not_reported(poller: SelectorPoller) -> None:
     poller.arm()
     poller.wakeup()
     assert list(poller.poll(20)) == []
@@ -145,7 +143,7 @@ def test_many_wakeups_ring_once(poller: SelectorPoller) -> None:
     assert poller._selector.select(0) == []  # it is silent again: the next wait is a real one
 
 
-def test_a_wakeup_while_nobody_waits_costs_no_descriptor_write(
+def test_wakeup_without_waiter_costs_no_descriptor_write(
     poller: SelectorPoller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rings: list[int] = []
@@ -159,7 +157,7 @@ def test_a_wakeup_while_nobody_waits_costs_no_descriptor_write(
     assert rings == [1]
 
 
-def test_what_was_put_down_before_the_wakeup_is_always_found(poller: SelectorPoller) -> None:
+def test_work_stored_before_wakeup_is_always_seen(poller: SelectorPoller) -> None:
     # The use that processors make of it: look at the queue, arm, look again, wait without end.
     inbox: collections.deque[int] = collections.deque()
     got: list[int] = []
@@ -189,7 +187,7 @@ def test_what_was_put_down_before_the_wakeup_is_always_found(poller: SelectorPol
     assert not consumer.is_alive()
 
 
-def test_closing_gives_every_descriptor_back_once_and_a_late_wakeup_writes_into_nobodys_file() -> None:
+def test_closing_returns_descriptors_once_despite_a_late_wakeup() -> None:
     before = descriptors()
     poller = SelectorPoller()
     poller.arm()

@@ -20,7 +20,7 @@ def test_no_limit_or_an_enormous_one_is_unlimited(monkeypatch: pytest.MonkeyPatc
     assert descriptor_limit() == UNLIMITED
 
 
-def test_a_process_of_its_own_may_raise_it_to_the_hard_one() -> None:
+def test_process_may_raise_its_limit_to_hard_limit() -> None:
     script = """
 import resource
 from broker.runtime.process import descriptor_limit, raise_descriptor_limit

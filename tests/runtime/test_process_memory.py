@@ -29,7 +29,7 @@ print(faults(20))
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
-def test_what_was_freed_is_used_again_without_asking_the_kernel() -> None:
+def test_freed_memory_is_reused_without_asking_the_kernel() -> None:
     faults = {
         how: int(
             subprocess.run(

@@ -19,7 +19,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
         yield listening
 
 
-def test_it_hears_when_the_broker_is_ready_and_when_it_stops(systemd: socket.socket) -> None:
+def test_service_manager_hears_of_ready_and_stop(systemd: socket.socket) -> None:
     manager = ServiceManager()
     manager.recovering()
     manager.ready("127.0.0.1:9092")

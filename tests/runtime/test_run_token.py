@@ -90,7 +90,7 @@ def test_it_goes_to_who_has_waited_longest() -> None:
     assert not token.lock.locked()
 
 
-def test_who_gives_it_up_may_take_it_again_behind_the_others() -> None:
+def test_thread_giving_up_token_may_queue_for_it() -> None:
     token = RunToken(PATIENCE_S)
     one, other = TokenHolder(token), TokenHolder(token)
     one.take()
@@ -151,7 +151,7 @@ def compute(ended: threading.Event) -> None:
         pass
 
 
-def test_one_that_is_stuck_is_not_waited_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stuck_holder_is_not_waited_for_repeatedly(monkeypatch: pytest.MonkeyPatch) -> None:
     token = RunToken(0.01, rest_s=PATIENCE_S)
     stuck, one, other = (TokenHolder(token) for _ in range(3))
     end = take_on_another_thread(stuck, sleep)
@@ -210,7 +210,7 @@ def test_one_that_computes_is_waited_for_longer() -> None:
     other.give()
 
 
-def test_one_that_waits_for_a_cpu_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holder_that_waits_for_cpu_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     token = RunToken(0.01)
     busy, other = TokenHolder(token), TokenHolder(token)
     end = take_on_another_thread(busy, compute)
@@ -231,7 +231,7 @@ def test_one_that_waits_for_a_cpu_is_waited_for(monkeypatch: pytest.MonkeyPatch)
     other.give()
 
 
-def test_a_thread_that_sleeps_or_has_ended_is_not_ready() -> None:
+def test_thread_that_sleeps_or_ended_is_not_ready() -> None:
     holder = TokenHolder(RunToken(PATIENCE_S))
     assert not holder.is_ready()
     assert holder.cpu_s() is None
@@ -262,7 +262,7 @@ def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch, is_kn
     end()
 
 
-def test_one_whose_patience_ends_while_the_token_is_handed_over_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiter_has_token_if_patience_ends_during_handover(monkeypatch: pytest.MonkeyPatch) -> None:
     token = RunToken(PATIENCE_S)
     holder, late = TokenHolder(token), TokenHolder(token)
     holder.take()
@@ -293,7 +293,7 @@ def test_one_whose_patience_ends_while_the_token_is_handed_over_has_it(monkeypat
     assert not token.lock.locked()
 
 
-def test_one_that_begins_to_wait_while_the_token_is_given_up_gets_it() -> None:
+def test_new_waiter_gets_token_that_is_being_released() -> None:
     token = RunToken(PATIENCE_S)
     holder = TokenHolder(token)
     holder.take()
@@ -311,7 +311,7 @@ def test_one_that_begins_to_wait_while_the_token_is_given_up_gets_it() -> None:
     assert token.holder is other
 
 
-def test_one_that_is_not_seen_to_wait_takes_what_was_given_up() -> None:
+def test_unseen_waiter_takes_a_token_that_was_released() -> None:
     token = RunToken(PATIENCE_S)
     holder, other = TokenHolder(token), TokenHolder(token)
     holder.take()
@@ -329,7 +329,7 @@ def test_one_that_is_not_seen_to_wait_takes_what_was_given_up() -> None:
     assert not token.waiting
 
 
-def test_there_is_none_where_threads_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_token_where_threads_run_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     for is_locked in (True, False):
         monkeypatch.setattr(sys, "_is_gil_enabled", lambda locked=is_locked: locked, raising=False)
         assert (new_run_token() is not None) == is_locked

@@ -60,13 +60,13 @@ def test_it_is_removed_with_what_is_in_it(directory: Path) -> None:
 @pytest.mark.parametrize(
     "end", ["", "raise ValueError", "sys.exit(3)", "import signal; signal.raise_signal(signal.SIGINT)"]
 )
-def test_it_goes_with_a_process_that_ends_by_itself(directory: Path, end: str) -> None:
+def test_directory_goes_with_process_that_ends_by_itself(directory: Path, end: str) -> None:
     with run(OWNER + end) as process:
         process.wait(30)
     assert [] == list(directory.iterdir())
 
 
-def test_what_has_to_be_done_first_is_done_first(directory: Path) -> None:
+def test_required_cleanup_runs_first(directory: Path) -> None:
     program = """
 import os
 from broker.runtime.temporary import TemporaryDirectory
@@ -79,7 +79,7 @@ one = TemporaryDirectory(before_exit=lambda: print(os.path.isdir(one.path)))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_that_of_a_killed_process_is_removed_by_the_next_one(directory: Path, how: signal.Signals) -> None:
+def test_directory_of_killed_process_is_removed_by_next(directory: Path, how: signal.Signals) -> None:
     root = killed(how)
     assert root.exists()
     one = TemporaryDirectory()
@@ -88,7 +88,7 @@ def test_that_of_a_killed_process_is_removed_by_the_next_one(directory: Path, ho
     assert [] == list(directory.iterdir())
 
 
-def test_those_of_living_processes_and_of_this_one_stay() -> None:
+def test_directories_of_living_processes_and_this_one_stay() -> None:
     mine = TemporaryDirectory()
     with run(OWNER + "time.sleep(600)") as other:
         assert other.stdout is not None
@@ -100,7 +100,7 @@ def test_those_of_living_processes_and_of_this_one_stay() -> None:
     mine.remove()
 
 
-def test_it_stays_until_the_last_process_that_was_forked_is_gone(directory: Path) -> None:
+def test_directory_stays_until_last_forked_process_is_gone(directory: Path) -> None:
     """Which may be using it: it has the lock as well."""
     with run(OWNER + "child = os.fork()\nif child: print(child, flush=True)\ntime.sleep(600)") as process:
         assert process.stdout is not None
@@ -170,7 +170,7 @@ def test_what_somebody_has_put_beside_the_data_stays() -> None:
     assert ["notes"] == [path.name for path in root.iterdir()]
 
 
-def test_a_data_directory_that_is_a_link_stays_with_what_it_leads_to(directory: Path) -> None:
+def test_linked_data_directory_stays_with_its_target(directory: Path) -> None:
     precious = directory / "precious"
     precious.mkdir()
     (precious / "file").write_text("x")
@@ -182,9 +182,7 @@ def test_a_data_directory_that_is_a_link_stays_with_what_it_leads_to(directory: 
     assert (precious / "file").exists()
 
 
-def test_a_process_that_is_killed_while_it_removes_leaves_it_to_the_next_one(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_removal_is_completed_by_next_process(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = killed()
     monkeypatch.setattr(temporary.shutil, "rmtree", lambda *_, **__: None)  # as if it had not got to the end
     remove_abandoned()

@@ -29,7 +29,7 @@ def test_whoever_wants_none_gets_none(name: str, value: str, monkeypatch: pytest
     assert not wants_colours(Terminal())
 
 
-def test_a_log_that_shows_colours_may_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_that_shows_colours_may_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert wants_colours(io.StringIO())
 

@@ -10,7 +10,7 @@ import pytest
 from broker.runtime.terminal import Keyboard
 
 
-def test_keys_come_without_enter_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_come_without_enter_and_terminal_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "r") as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)

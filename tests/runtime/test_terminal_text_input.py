@@ -6,7 +6,7 @@ import tempfile
 from broker.runtime.terminal import TextInput
 
 
-def test_a_pipe_gives_what_is_there_then_nothing_then_the_end() -> None:
+def test_pipe_gives_available_text_then_nothing_then_end() -> None:
     reader, writer = os.pipe()
     source = TextInput(reader)
     assert source.read(100, 0.0) is None

@@ -25,7 +25,7 @@ class Counting:
         self.bell.set()
 
 
-def test_a_body_steps_over_and_over_on_a_thread_of_its_own_until_it_is_stopped() -> None:
+def test_body_steps_on_own_thread_until_stopped() -> None:
     body = Counting()
     crashes: list[BaseException] = []
     thread = SystemThreads().spawn("counting", body, crashes.append)
@@ -50,7 +50,7 @@ def test_stopping_wakes_a_body_that_waits() -> None:
     assert body.steps == 1
 
 
-def test_a_body_that_does_not_listen_is_given_up_after_the_timeout() -> None:
+def test_body_that_does_not_listen_is_abandoned() -> None:
     body = Counting()
     body.wakeup = lambda: None  # type: ignore[method-assign]
     thread = SystemThreads().spawn("deaf", body, lambda _: None)

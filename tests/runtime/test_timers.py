@@ -13,7 +13,7 @@ from tests.clocks import ManualClock
 from tests.waiting import wait_for
 
 
-def test_what_is_due_is_called_in_the_order_of_deadlines_and_then_of_asking() -> None:
+def test_due_callbacks_run_by_deadline_then_request_order() -> None:
     clock = ManualClock()
     timer = Timer(clock)
     calls: list[str] = []
@@ -29,7 +29,7 @@ def test_what_is_due_is_called_in_the_order_of_deadlines_and_then_of_asking() ->
     assert len(timer) == 0
 
 
-def test_a_cancelled_deadline_is_not_called_and_cancelling_twice_is_no_error() -> None:
+def test_cancelled_deadline_is_not_called_and_cancelling_repeats() -> None:
     clock = ManualClock()
     timer = Timer(clock)
     calls: list[int] = []
@@ -42,7 +42,7 @@ def test_a_cancelled_deadline_is_not_called_and_cancelling_twice_is_no_error() -
     handle.cancel()  # long after
 
 
-def test_a_callback_that_raises_does_not_keep_the_next_from_being_called() -> None:
+def test_raising_callback_does_not_stop_the_next() -> None:
     clock = ManualClock()
     timer = Timer(clock)
     calls: list[int] = []
@@ -70,7 +70,7 @@ def test_a_callback_may_set_and_cancel_deadlines() -> None:
     assert calls == ["first", "second"]
 
 
-def test_a_heap_full_of_cancelled_deadlines_is_cleared_out() -> None:
+def test_heap_full_of_cancelled_deadlines_is_cleared() -> None:
     # A long poll sets a deadline half a minute away and is answered at once, ten thousand times a second.
     clock = ManualClock()
     timer = Timer(clock)
@@ -123,7 +123,7 @@ def test_a_cancelled_deadline_wakes_nobody() -> None:
     assert timer.next_deadline() == clock.now + 2
 
 
-def test_only_a_deadline_before_that_for_which_the_thread_waits_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_earlier_deadline_wakes_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     timer = Timer(clock)
     woken: list[float] = []
@@ -204,7 +204,7 @@ def test_every_deadline_is_met_once_unless_cancelled_before(steps: list[tuple[st
                 del live[number]
 
 
-def test_an_earlier_deadline_set_from_another_thread_ends_the_wait_for_a_later_one() -> None:
+def test_earlier_deadline_from_other_thread_shortens_the_wait() -> None:
     clock = SystemClock()
     timer = Timer(clock)
     crashes: list[BaseException] = []
@@ -220,6 +220,6 @@ def test_an_earlier_deadline_set_from_another_thread_ends_the_wait_for_a_later_o
     assert crashes == []
 
 
-def test_a_timer_with_nothing_to_do_can_be_stopped() -> None:
+def test_timer_with_nothing_to_do_can_be_stopped() -> None:
     handle = system_runtime().threads.spawn("timer", Timer(SystemClock()), lambda _: None)
     assert handle.stop(10)

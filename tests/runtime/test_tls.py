@@ -137,7 +137,7 @@ def test_data_arrives_however_it_is_cut(sizes: list[int], reads: int, asked: int
     assert ends.server.recv_into(memoryview(bytearray(10))) == WOULD_BLOCK
 
 
-def test_what_does_not_fit_is_told_by_buffered_and_costs_no_read() -> None:
+def test_buffered_bytes_need_no_further_read() -> None:
     ends = Ends()
     ends.says(b"x" * 1000)
     assert ends.received(300) == b"x" * 300
@@ -167,7 +167,7 @@ def test_one_call_decrypts_a_bounded_number_of_records() -> None:
     assert ends.server.recv_into(memoryview(bytearray(10))) == WOULD_BLOCK
 
 
-def test_the_end_of_file_with_and_without_a_goodbye() -> None:
+def test_end_of_file_with_and_without_goodbye() -> None:
     for polite in (True, False):
         ends = Ends()
         ends.says(b"last")
@@ -320,7 +320,7 @@ def test_a_handshake_succeeds_however_it_is_cut(reads: int, room: int) -> None:
 
 
 @given(st.binary(min_size=1, max_size=400))
-def test_garbage_is_an_error_or_waited_for_and_nothing_else(data: bytes) -> None:
+def test_garbage_is_error_or_waits_for_more(data: bytes) -> None:
     ends = Ends(handshake=False)
     ends.wire.up += data
     try:
@@ -378,7 +378,7 @@ def with_keys(directory: Path) -> tuple[Ends, ClientKeys]:
     return ends, ClientKeys(directory / "keys")
 
 
-def test_records_without_data_in_a_row_end_the_connection(tmp_path: Path) -> None:
+def test_successive_records_without_data_end_the_connection(tmp_path: Path) -> None:
     ends, keys = with_keys(tmp_path)
     for _ in range(3):
         ends.wire.up += b"".join(keys.key_update() for _ in range(32)) + keys.record(b"data")
@@ -395,7 +395,7 @@ def test_empty_records_in_a_row_end_the_connection(tmp_path: Path) -> None:
         ends.received()
 
 
-def test_answers_to_key_updates_that_nobody_reads_end_the_connection(tmp_path: Path) -> None:
+def test_unread_answers_to_key_updates_end_connection(tmp_path: Path) -> None:
     ends, keys = with_keys(tmp_path)
     ends.wire.room = 0
 
@@ -409,7 +409,7 @@ def test_answers_to_key_updates_that_nobody_reads_end_the_connection(tmp_path: P
         asks_and_does_not_read()
 
 
-def test_an_answer_to_a_key_update_does_not_disturb_data_that_waits_to_be_sent(tmp_path: Path) -> None:
+def test_key_update_answer_leaves_waiting_data_intact(tmp_path: Path) -> None:
     ends, keys = with_keys(tmp_path)
     ends.wire.room = 50
     data = [b"x" * 100_000]
@@ -428,7 +428,7 @@ def test_an_answer_to_a_key_update_does_not_disturb_data_that_waits_to_be_sent(t
     assert heard + ends.hears() == b"x" * 100_000
 
 
-def test_a_message_that_a_server_never_gets_is_refused(tmp_path: Path) -> None:
+def test_message_not_meant_for_servers_is_refused(tmp_path: Path) -> None:
     ends, keys = with_keys(tmp_path)
     ends.wire.up += keys.record(b"\x04\0\0\x01\0", 22)  # a session ticket
     with pytest.raises(ssl.SSLError):

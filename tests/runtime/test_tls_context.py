@@ -88,13 +88,13 @@ def test_only_chosen_cipher_suites_are_used(suites: tuple[str, ...], version: st
     assert negotiate(server_context(material(cipher_suites=suites))) == (version, cipher)
 
 
-def test_a_cipher_suite_that_does_not_exist_is_refused() -> None:
+def test_unknown_cipher_suite_is_refused() -> None:
     with pytest.raises(ValueError, match="no cipher suite 'TLS_NONSENSE_WITH_NULL'"):
         server_context(material(cipher_suites=["TLS_NONSENSE_WITH_NULL"]))
 
 
 @pytest.mark.skipif(hasattr(ssl.SSLContext, "set_ciphersuites"), reason="this Python can choose")
-def test_some_suites_of_tls_1_3_cannot_be_chosen() -> None:
+def test_some_suites_of_tls13_cannot_be_chosen() -> None:
     with pytest.raises(ValueError, match=r"cannot choose among the cipher suites of TLS 1\.3"):
         server_context(material(cipher_suites=["TLS_AES_128_GCM_SHA256"]))
 
@@ -109,28 +109,28 @@ def test_some_suites_of_tls_1_3_cannot_be_chosen() -> None:
         ("ECDHE-RSA-AES128-SHA", "ECDHE-RSA-AES128-SHA"),
     ],
 )
-def test_standard_names_are_translated_to_names_that_openssl_has(name: str, expected: str) -> None:
+def test_standard_names_become_names_of_openssl(name: str, expected: str) -> None:
     assert openssl_name(name) == expected
     assert expected in {cipher["name"] for cipher in tls_context._all_ciphers()}
 
 
-def test_key_exchanges_that_are_expensive_for_the_server_are_not_offered() -> None:
+def test_key_exchanges_expensive_for_server_are_not_offered() -> None:
     if not hasattr(ssl.SSLContext, "set_groups"):
         with pytest.raises(ssl.SSLError):  # of the curves that a Python before 3.15 can ask for alone
             negotiate(server_context(material()), lambda context: context.set_ecdh_curve("secp384r1"))
 
 
-def test_a_key_that_is_not_the_certificates_is_refused() -> None:
+def test_key_of_another_certificate_is_refused() -> None:
     with pytest.raises(ValueError, match="certificate and the key cannot be used"):
         server_context(material(key=certificates.server("ecdsa").key))
 
 
-def test_an_encrypted_key_is_refused_and_no_password_is_asked_for_on_the_terminal() -> None:
+def test_encrypted_key_is_refused_without_asking_for_password() -> None:
     with pytest.raises(ValueError, match="certificate and the key cannot be used"):
         server_context(material(key=certificates.server("rsa").key_pem("geheim")))
 
 
-def test_without_memory_files_a_file_of_the_owner_is_used_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_file_replaces_memory_files_and_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_context, "_DESCRIPTORS", "/nowhere")
     paths = []
     make = tls_context.tempfile.mkstemp

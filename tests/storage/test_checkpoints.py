@@ -35,7 +35,7 @@ def test_what_was_written_is_read(
     assert read_offsets(FaultyDisk(), path) == offsets
 
 
-def test_the_file_is_laid_out_as_kafka_reads_it(tmp_path: Path) -> None:
+def test_offsets_file_is_laid_out_as_kafka_reads(tmp_path: Path) -> None:
     write_offsets(FaultyDisk(), f"{tmp_path}/c", {("b", 1): 5, ("a", 0): 7})
     assert (tmp_path / "c").read_text() == "0\n2\na 0 7\nb 1 5\n"
 
@@ -55,7 +55,7 @@ def test_a_damaged_file_is_known_as_such(tmp_path: Path, text: bytes) -> None:
         read_offsets(FaultyDisk(), f"{tmp_path}/c")
 
 
-def test_a_spare_file_lets_offsets_be_written_on_a_full_disk(tmp_path: Path) -> None:
+def test_spare_file_allows_writing_offsets_on_full_disk(tmp_path: Path) -> None:
     disk, path = FaultyDisk(), f"{tmp_path}/c"
     write_offsets(disk, path, {("a", 0): 7, ("b", 0): 9}, spare=True)
     disk.room = 0
@@ -67,7 +67,7 @@ def test_a_spare_file_lets_offsets_be_written_on_a_full_disk(tmp_path: Path) -> 
     assert read_offsets(disk, path) == now
 
 
-def test_a_power_loss_while_the_disk_is_full_leaves_the_old_offsets_or_the_new_ones() -> None:
+def test_power_loss_on_full_disk_leaves_either_offsets() -> None:
     path, before, now = "/c", {("a", 0): 7, ("b", 0): 9}, {("a", number): 10 * number for number in range(100)}
     seen = []
     for seed in range(100):
@@ -102,7 +102,7 @@ def test_a_failed_replacement_leaves_the_old_content(tmp_path: Path, operation: 
     assert (tmp_path / "c").read_text() == "n"
 
 
-def test_content_is_synced_before_the_name_and_the_name_before_the_end(tmp_path: Path) -> None:
+def test_content_synced_before_name_and_name_before_end(tmp_path: Path) -> None:
     disk = FaultyDisk()
     order: list[str] = []
     disk.before = lambda what, path: order.append(what)
@@ -118,14 +118,14 @@ def test_topic_id_and_number_of_partitions_come_back(tmp_path: Path) -> None:
     assert read_partition_metadata(FaultyDisk(), str(tmp_path)) == (TOPIC_ID, 12)
 
 
-def test_a_topic_id_is_written_so_that_kafka_reads_it() -> None:
+def test_topic_id_is_written_so_that_kafka_reads() -> None:
     """Kafka splits the first line and the second at a colon with white space behind it, and looks at no other line."""
     first, second, *_ = partition_metadata_text(TOPIC_ID, 12).splitlines()
     assert re.split(r":\s+", first) == ["version", "0"]
     assert re.split(r":\s+", second) == ["topic_id", "-0_44n1cS9WPOp1_bBsqPg"]
 
 
-def test_kafka_s_own_file_says_nothing_of_a_number(tmp_path: Path) -> None:
+def test_kafka_metadata_has_no_number_of_partitions(tmp_path: Path) -> None:
     (tmp_path / "partition.metadata").write_text("version: 0\ntopic_id: -0_44n1cS9WPOp1_bBsqPg")
     assert read_partition_metadata(FaultyDisk(), str(tmp_path)) == (TOPIC_ID, None)
 
@@ -141,7 +141,7 @@ def test_an_illegible_topic_id_is_none(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "end", ["partitions: 1", "partitions: \n", "partitions: -3\n", "partitions: \u0663\n", "partit"]
 )
-def test_a_number_that_may_be_half_a_number_is_none(tmp_path: Path, end: str) -> None:
+def test_number_that_may_be_incomplete_is_ignored(tmp_path: Path, end: str) -> None:
     text = partition_metadata_text(TOPIC_ID, 12)
     (tmp_path / "partition.metadata").write_text(text[: text.index("partitions")] + end)
     assert read_partition_metadata(FaultyDisk(), str(tmp_path)) == (TOPIC_ID, None)

@@ -6,12 +6,12 @@ from broker.config import BrokerConfig
 from broker.storage.config import StorageConfig
 
 
-def test_without_settings_the_storage_has_the_broker_s_defaults() -> None:
+def test_storage_without_settings_has_defaults_of_broker() -> None:
     broker = BrokerConfig()
     assert StorageConfig(data_dir=broker.data_dir) == StorageConfig.from_broker(broker)
 
 
-def test_every_field_is_taken_from_the_setting_of_its_name() -> None:
+def test_every_field_is_taken_from_setting_of_name() -> None:
     broker = BrokerConfig(
         data_dir="/d",
         node_id=2,

@@ -30,7 +30,7 @@ def test_the_message_does_not_grow_with_the_name() -> None:
 
 
 @given(st.text("ab._", min_size=1, max_size=5), st.text("ab._", min_size=1, max_size=5))
-def test_names_collide_when_only_dots_and_underscores_tell_them_apart(first: str, second: str) -> None:
+def test_names_that_differ_in_dots_and_underscores_collide(first: str, second: str) -> None:
     same = len(first) == len(second) and all(a == b or {a, b} == {".", "_"} for a, b in zip(first, second, strict=True))
     assert (collision_key(first) == collision_key(second)) is same
 

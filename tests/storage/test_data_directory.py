@@ -25,7 +25,7 @@ def everything(directory: Path) -> dict[str, bytes | None]:
     }
 
 
-def test_a_second_broker_is_refused_and_told_who_has_the_directory(storage: Storage) -> None:
+def test_second_broker_is_refused_and_told_the_holder(storage: Storage) -> None:
     with pytest.raises(ConfigError, match=r"Another broker \(pid \d+\) uses .*: stop it, or choose another data_dir\."):
         Storage(storage.directory)
     storage.restart()
@@ -55,7 +55,7 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     storage.kill()
 
 
-def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_data_directory_that_is_file_is_refused(tmp_path: Path) -> None:
     from broker.storage.config import StorageConfig
     from broker.storage.log_manager import LogManager
     from tests.storage.helpers import CountingEntropy, FaultyDisk, HandClock
@@ -78,7 +78,7 @@ def test_a_new_data_directory_is_durable_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["thesis.odt", "backup-2024", "meta.properties", "photos.0f" + "0" * 30 + "-delete"])
-def test_a_directory_with_other_people_s_files_is_refused_and_stays_as_it_was(tmp_path: Path, name: str) -> None:
+def test_directory_with_foreign_files_is_refused_and_unchanged(tmp_path: Path, name: str) -> None:
     if "." in name and not name.endswith("-delete"):
         (tmp_path / name).write_text("not a broker's")
     else:
@@ -93,7 +93,7 @@ def test_a_directory_with_other_people_s_files_is_refused_and_stays_as_it_was(tm
     assert everything(tmp_path) == before
 
 
-def test_it_is_used_all_the_same_where_a_setting_says_so(tmp_path: Path) -> None:
+def test_setting_allows_directory_with_foreign_files(tmp_path: Path) -> None:
     (tmp_path / "backup-2024" / "photos").mkdir(parents=True)
     take(tmp_path, data_dir_accept_foreign_files=True).close()
     storage = Storage(tmp_path)
@@ -103,14 +103,14 @@ def test_it_is_used_all_the_same_where_a_setting_says_so(tmp_path: Path) -> None
     storage.kill()
 
 
-def test_what_file_systems_desktops_and_version_control_put_there_does_not_count(tmp_path: Path) -> None:
+def test_files_of_systems_desktops_version_control_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / ".DS_Store").touch()
     (tmp_path / ".gitkeep").touch()
     take(tmp_path).close()
 
 
-def test_a_directory_that_a_broker_has_used_may_hold_other_files(storage: Storage) -> None:
+def test_directory_used_by_broker_may_hold_other_files(storage: Storage) -> None:
     storage.stop()
     (Path(storage.directory) / "thesis.odt").touch()
     take(Path(storage.directory)).close()
@@ -140,13 +140,13 @@ def test_a_directory_with_nothing_but_partitions_is_taken(storage: Storage, tmp_
     take(moved).close()
 
 
-def test_a_start_that_was_interrupted_leaves_a_directory_that_is_taken(tmp_path: Path) -> None:
+def test_interrupted_start_leaves_usable_directory(tmp_path: Path) -> None:
     for name in (".lock", "meta.properties.tmp", "recovery-point-offset-checkpoint.tmp"):
         (tmp_path / name).touch()
     take(tmp_path).close()
 
 
-def test_the_lock_is_held_until_it_is_let_go_of(tmp_path: Path) -> None:
+def test_lock_is_held_until_released(tmp_path: Path) -> None:
     taken = take(tmp_path)
     with pytest.raises(ConfigError, match="Another broker"):
         take(tmp_path)
@@ -154,7 +154,7 @@ def test_the_lock_is_held_until_it_is_let_go_of(tmp_path: Path) -> None:
     take(tmp_path).close()
 
 
-def test_a_full_disk_does_not_keep_the_lock_from_being_taken(tmp_path: Path) -> None:
+def test_full_disk_does_not_prevent_taking_the_lock(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     storage.stop()
     storage.disk.room = 0
@@ -163,7 +163,7 @@ def test_a_full_disk_does_not_keep_the_lock_from_being_taken(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can take another user's place")
-def test_a_volume_of_another_user_is_refused_with_who_owns_it_and_what_to_do() -> None:
+def test_refused_volume_of_another_user_names_the_owner() -> None:
     volume = tempfile.mkdtemp(dir="/tmp")  # pytest's own directories are for its user only
     os.chmod(volume, 0o755)
     os.seteuid(10001)

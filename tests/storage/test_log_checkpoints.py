@@ -14,14 +14,14 @@ def on_disk(storage: Storage, name: str) -> dict[tuple[str, int], int]:
     return read_offsets(storage.disk, f"{storage.directory}/{name}")
 
 
-def test_a_log_is_named_when_it_has_something_to_say(storage: Storage) -> None:
+def test_log_with_offset_is_listed(storage: Storage) -> None:
     append_many(storage.create("a", 2), 3)
     storage.create("b")
     storage.manager.checkpoint()
     assert on_disk(storage, RECOVERY_POINTS) == {("a", 0): 3}
 
 
-def test_a_file_that_would_not_change_is_not_written(storage: Storage) -> None:
+def test_unchanged_file_is_not_written(storage: Storage) -> None:
     append(storage.create(), b"a")
     storage.manager.checkpoint()
     before = len(storage.disk.synced)
@@ -40,7 +40,7 @@ def test_a_log_knows_what_is_saved_of_it(storage: Storage) -> None:
     assert (log.state.saved_start, on_disk(storage, LOG_STARTS)) == (2, {("t", 0): 2})
 
 
-def test_a_log_that_could_not_be_opened_keeps_its_lines(storage: Storage) -> None:
+def test_log_that_could_not_be_opened_keeps_lines(storage: Storage) -> None:
     append_many(storage.create("lost"), 3)
     append_many(storage.create("t"), 2)
     storage.log("lost").trimming.delete_records(1)
@@ -55,7 +55,7 @@ def test_a_log_that_could_not_be_opened_keeps_its_lines(storage: Storage) -> Non
     assert on_disk(storage, LOG_STARTS) == {("lost", 0): 1}
 
 
-def test_a_new_partition_inherits_nothing_from_a_deleted_one(storage: Storage) -> None:
+def test_new_partition_inherits_nothing_from_deleted_one(storage: Storage) -> None:
     append_many(storage.create(), 3)
     storage.log().trimming.delete_records(2)
     storage.manager.checkpoint()
@@ -65,7 +65,7 @@ def test_a_new_partition_inherits_nothing_from_a_deleted_one(storage: Storage) -
     assert (on_disk(storage, RECOVERY_POINTS), on_disk(storage, LOG_STARTS)) == ({}, {})
 
 
-def test_a_log_that_may_have_gaps_is_named_even_at_offset_zero(storage: Storage) -> None:
+def test_log_with_possible_gaps_is_listed_at_zero(storage: Storage) -> None:
     log = storage.create()
     log.trimming.expect_gaps_before(5)
     storage.manager.checkpoints.save_cleaner_offsets()

@@ -51,7 +51,7 @@ def test_topics_survive(storage: Storage, stop: object) -> None:
     assert values(storage.log("orders", 1)) == [b"x"]
 
 
-def test_without_a_number_a_topic_has_the_broker_s_default(tmp_path: Path) -> None:
+def test_topic_without_number_has_default_of_broker(tmp_path: Path) -> None:
     storage = Storage(tmp_path, num_partitions=4)
     assert storage.manager.create_topic("t").partitions == 4
     storage.kill()
@@ -72,12 +72,12 @@ def test_the_longest_name_works(storage: Storage) -> None:
     storage.manager.create_topic(name, 1)
 
 
-def test_a_topic_that_is_there_cannot_be_made_again(storage: Storage) -> None:
+def test_existing_topic_cannot_be_made_again(storage: Storage) -> None:
     storage.create()
     assert refused(storage.manager.create_topic, "t", 1) == TopicExists
 
 
-def test_names_that_differ_only_in_dots_and_underscores_collide(storage: Storage) -> None:
+def test_topics_that_differ_in_dots_and_underscores_collide(storage: Storage) -> None:
     storage.create("a.b")
     assert refused(storage.manager.create_topic, "a_b", 1) == InvalidTopicName
     storage.manager.delete_topic("a.b")
@@ -119,7 +119,7 @@ def test_the_generation_rises_with_each_change(storage: Storage) -> None:
 # -- deletion --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_topic_is_gone_and_its_name_free_at_once(storage: Storage) -> None:
+def test_deleted_topic_is_gone_and_name_is_free(storage: Storage) -> None:
     manager = storage.manager
     deleted: list[str] = []
     manager.on_topic_deleted.append(deleted.append)
@@ -139,7 +139,7 @@ def test_a_deleted_topic_is_gone_and_its_name_free_at_once(storage: Storage) -> 
     assert values(storage.log()) == [b"new"]
 
 
-def test_a_new_topic_inherits_nothing_from_a_deleted_one_of_its_name(storage: Storage) -> None:
+def test_new_topic_inherits_nothing_from_deleted_topic(storage: Storage) -> None:
     log = storage.create(cleanup_policy="compact,delete", segment_bytes=300)
     for _ in range(20):
         append(log, b"v", keys=[b"k"])
@@ -155,7 +155,7 @@ def test_a_new_topic_inherits_nothing_from_a_deleted_one_of_its_name(storage: St
     assert offsets(read_records(storage.log())) == [0, 1, 2]
 
 
-def test_the_files_of_a_deleted_topic_go_after_a_while(storage: Storage) -> None:
+def test_files_of_deleted_topic_are_removed_later(storage: Storage) -> None:
     storage.create(file_delete_delay_ms=1000)
     storage.manager.delete_topic("t")
     waiting = [path.name for path in Path(storage.directory).iterdir() if path.name.endswith("-delete")]
@@ -166,7 +166,7 @@ def test_the_files_of_a_deleted_topic_go_after_a_while(storage: Storage) -> None
     assert not list(Path(storage.directory).glob("*-delete"))
 
 
-def test_the_descriptors_of_a_deleted_topic_are_closed_at_once_but_for_those_in_use(storage: Storage) -> None:
+def test_unused_descriptors_of_deleted_topic_close_at_once(storage: Storage) -> None:
     def open_logs() -> list[str]:
         paths = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
         return [path for path in paths if f"{storage.directory}/t-" in path]
@@ -190,7 +190,7 @@ def test_the_descriptors_of_a_deleted_topic_are_closed_at_once_but_for_those_in_
     assert old.log.get().pread(len(content), 0) == content
 
 
-def test_what_was_to_be_removed_at_a_stop_is_removed_at_the_next_start(storage: Storage) -> None:
+def test_pending_removal_at_stop_happens_at_next_start(storage: Storage) -> None:
     storage.create()
     storage.manager.delete_topic("t")
     storage.restart()
@@ -208,7 +208,7 @@ def test_an_unknown_topic_cannot_be_deleted_or_changed(storage: Storage) -> None
 
 
 @pytest.mark.parametrize("operation", ["rename", "sync_dir"])
-def test_a_deletion_whose_files_cannot_be_moved_is_finished_by_the_next_start(storage: Storage, operation: str) -> None:
+def test_failed_deletion_is_finished_by_next_start(storage: Storage, operation: str) -> None:
     append(storage.create(), b"x")
     storage.disk.fail[operation, "data"] = errno.EIO
     storage.manager.delete_topic("t")
@@ -272,7 +272,7 @@ def test_a_dry_run_changes_no_setting(storage: Storage) -> None:
     assert log.config.retention_ms != 1
 
 
-def test_a_setting_of_a_later_version_does_not_keep_the_broker_from_starting(storage: Storage) -> None:
+def test_setting_of_later_version_does_not_prevent_start(storage: Storage) -> None:
     append(storage.create(), b"x")
     row = storage.catalogue.topics()[0]
     storage.catalogue.put_topic(TopicRow(row.name, row.topic_id, 1, {"a.new.one": "1"}))
@@ -287,7 +287,7 @@ def test_a_setting_of_a_later_version_does_not_keep_the_broker_from_starting(sto
 @pytest.mark.parametrize(
     ("operation", "where"), [("makedirs", "t-1"), ("open", "t-1"), ("sync_dir", "t-1"), ("sync_dir", "data")]
 )
-def test_a_topic_that_cannot_be_made_whole_is_not_made(storage: Storage, operation: str, where: str) -> None:
+def test_topic_that_cannot_be_made_whole_is_refused(storage: Storage, operation: str, where: str) -> None:
     storage.disk.fail[operation, where] = errno.ENOSPC
     with pytest.raises(StorageError):
         storage.manager.create_topic("t", 3)
@@ -301,9 +301,7 @@ def test_a_topic_that_cannot_be_made_whole_is_not_made(storage: Storage, operati
 
 @pytest.mark.parametrize(("operation", "where"), [("makedirs", "many-3"), ("open", "many-3/"), ("sync_dir", "many-9")])
 @pytest.mark.parametrize("added", [False, True])
-def test_partitions_that_are_being_made_are_given_up_when_the_broker_is_about_to_close(
-    storage: Storage, operation: str, where: str, added: bool
-) -> None:
+def test_partitions_being_made_are_given_up_at_close(storage: Storage, operation: str, where: str, added: bool) -> None:
     if added:
         storage.create("many", 2)
         append(storage.log("many"), b"kept")
@@ -333,7 +331,7 @@ def test_partitions_that_are_being_made_are_given_up_when_the_broker_is_about_to
     assert storage.log("many", 9).offline is None
 
 
-def test_a_catalogue_that_cannot_be_written_makes_no_topic(storage: Storage) -> None:
+def test_unwritable_catalogue_makes_no_topic(storage: Storage) -> None:
     storage.catalogue._database._connection.execute(
         "CREATE TRIGGER no BEFORE INSERT ON topics BEGIN SELECT RAISE(ABORT, 'full'); END"
     )
@@ -349,7 +347,7 @@ class Dies(BaseException):
 
 @pytest.mark.parametrize("what", ["create", "add", "delete"])
 @pytest.mark.parametrize("die_at", range(1, 25))
-def test_a_crash_at_any_moment_leaves_a_topic_whole_or_not_there(storage: Storage, what: str, die_at: int) -> None:
+def test_crash_leaves_topic_whole_or_absent(storage: Storage, what: str, die_at: int) -> None:
     manager = storage.manager
     if what != "create":
         manager.create_topic("t", 2)

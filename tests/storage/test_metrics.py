@@ -38,7 +38,7 @@ def test_what_is_appended_is_counted_by_topic(storage: Storage) -> None:
     assert {("orders",): 77} == measured(names.BYTES_OUT)
 
 
-def test_what_an_earlier_process_has_appended_does_not_count(storage: Storage) -> None:
+def test_appends_of_earlier_process_do_not_count(storage: Storage) -> None:
     append(storage.create("orders"), b"a", b"b")
     storage.restart()
     measured = Measured(storage)
@@ -72,7 +72,7 @@ def test_topics_and_partitions_beyond_the_bounds_are_summed(storage: Storage) ->
         assert {"a"} == {labels[0] for labels in measured(names.LOG_SIZE)}
 
 
-def test_a_partition_that_is_offline_is_counted_and_has_no_series(storage: Storage) -> None:
+def test_offline_partition_is_counted_and_has_no_series(storage: Storage) -> None:
     storage.create("orders", 2)
     measured = Measured(storage)
     assert {(): 0} == measured(names.OFFLINE_PARTITIONS)
@@ -81,7 +81,7 @@ def test_a_partition_that_is_offline_is_counted_and_has_no_series(storage: Stora
     assert {("orders", "0")} == set(measured(names.LOG_SIZE))
 
 
-def test_fsyncs_are_timed_and_what_is_not_durable_is_counted(storage: Storage) -> None:
+def test_fsyncs_are_timed_and_undurable_records_are_counted(storage: Storage) -> None:
     log, measured = storage.create("orders"), Measured(storage)
     before = measured.count(names.FSYNC_SECONDS)
     append(log, b"a")
@@ -104,7 +104,7 @@ def test_what_the_recovery_has_done_is_told(storage: Storage) -> None:
     assert measured(names.RECOVERY_SECONDS)[()] >= 0
 
 
-def test_open_transactions_show_what_readers_do_not_get_yet(storage: Storage) -> None:
+def test_open_transactions_show_records_that_readers_miss(storage: Storage) -> None:
     log, measured = storage.create("orders"), Measured(storage)
     log.transactions.allow(7, 0)
     log.append(batch(b"a", producer=(7, 0, 0), attributes=TRANSACTIONAL), now_ms=storage.clock.time_ms())

@@ -30,9 +30,7 @@ def test_what_is_not_a_partition_s_name(name: str) -> None:
 
 
 @given(st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True), st.integers(0, 99_999), st.uuids())
-def test_a_deleted_partition_s_name_fits_a_file_system_and_is_no_partition_s(
-    topic: str, partition: int, unique: uuid.UUID
-) -> None:
+def test_deleted_partition_name_is_short_and_not_partition(topic: str, partition: int, unique: uuid.UUID) -> None:
     name = partition_dir.deleted_name(topic, partition, unique)
     assert len(name) <= 255
     assert partition_dir.is_deleted(name)
@@ -92,7 +90,7 @@ def test_records_and_links_do_not_make_way(tmp_path: Path) -> None:
     assert (path / SEGMENT).read_bytes() == b"x"
 
 
-def test_a_deleted_partition_gets_a_name_that_is_out_of_the_way(tmp_path: Path) -> None:
+def test_deleted_partition_gets_a_name_without_conflict(tmp_path: Path) -> None:
     path = f"{tmp_path}/t-0"
     assert partition_dir.rename_deleted(DISK, path, "t", 0, ID) is None
     partition_dir.make(DISK, path, ID, 1)
@@ -103,7 +101,7 @@ def test_a_deleted_partition_gets_a_name_that_is_out_of_the_way(tmp_path: Path) 
     assert not DISK.exists(renamed)
 
 
-def test_somebody_else_s_directory_in_a_partition_s_place_keeps_its_name(tmp_path: Path) -> None:
+def test_foreign_directory_in_partition_place_keeps_its_name(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "notes.txt").write_text("mine")
     assert partition_dir.rename_deleted(DISK, f"{tmp_path}/t-0", "t", 0, ID) is None
@@ -111,7 +109,7 @@ def test_somebody_else_s_directory_in_a_partition_s_place_keeps_its_name(tmp_pat
     assert (tmp_path / "t-0" / "notes.txt").read_text() == "mine"
 
 
-def test_a_directory_with_other_files_is_kept_without_the_partition_s(tmp_path: Path) -> None:
+def test_directory_with_other_files_loses_only_partition_files(tmp_path: Path) -> None:
     path = tmp_path / "t-0"
     partition_dir.make(DISK, str(path), ID, 1)
     (path / "notes.txt").write_text("mine")

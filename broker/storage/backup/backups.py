@@ -1,9 +1,9 @@
-"""Backups as the broker sees them: one at a time is *pinned*, a command on the same machine copies it, and then it is released.
+"""Backups as the broker sees them: a single backup is *pinned*, a command on the same machine copies it, then it is released.
 
 ``begin`` takes one moment of the whole broker: topics and catalogue stand still, and the ends of all logs are read together
-(``staging.py``). The catalogue's copy is as of then. So the backup is what a crash at that moment would have left, and recovery
-handles it as one. After the moment everything goes on, except that no compaction begins until the files are pinned: it could
-remove a record for the sake of one that is not in the backup.
+(``staging.py``). The catalogue is copied as of that moment. So the backup is the state that a crash at that moment would have
+left, and recovery handles it as such. Then everything goes on, except that no compaction begins until the files are pinned: it
+could remove a record in favour of a record that is not in the backup.
 
 A command that dies releases nothing. So a pinned backup is released after ``LEASE_S`` without ``renew``, and at the next start.
 
@@ -37,11 +37,11 @@ _APART_S = 1.0
 
 
 class BackupRefused(Refusal):
-    """Another backup is pinned, or this one is not any more."""
+    """Another backup is pinned, or this one is no longer."""
 
 
 class BackupTooSoon(BackupRefused):
-    """The last one was begun a moment ago."""
+    """The last backup was begun a moment ago."""
 
 
 class Backups:
@@ -54,13 +54,13 @@ class Backups:
         self._entropy = entropy
         self._cluster_id = cluster_id
         self._directory = f"{logs.data_dir}/{STAGING}"
-        self._lock = Lock()  # guards what is below, and is never held during I/O
-        self._pinned: str | None = None  # the id of the backup whose files are there, or are being made or removed
+        self._lock = Lock()  # guards the fields below, and is never held during I/O
+        self._pinned: str | None = None  # the id of the backup whose files exist, or are being made or removed
         self._lease: TimerHandle | None = None
         self._not_before = 0.0  # Clock.monotonic() s
 
     def remove_left_over(self) -> None:
-        """At the start: what a broker that was killed has left goes, in the background."""
+        """At the start: have the files that a killed broker left removed in the background."""
         if self._logs.disk.exists(self._directory):
             self._pinned = "left over"
             self._release_later("left over")
@@ -92,7 +92,7 @@ class Backups:
         return backup_id, self._directory
 
     def renew(self, backup_id: str) -> None:
-        """The command is still copying. Raises BackupRefused if it was too slow, and the files are gone."""
+        """Extend the lease: the command is still copying. Raises BackupRefused if it was too slow, and the files are gone."""
         with self._lock:
             self._check(backup_id)
             self._extend(backup_id)
@@ -114,21 +114,21 @@ class Backups:
         remove_tree(disk, self._directory)
         disk.makedirs(self._directory)
         staging = Staging(disk, logs.data_dir, self._directory, self._saved())
-        found: list[LogCut] = []
+        cuts: list[LogCut] = []
 
         def moment(all_logs: list[Log]) -> None:
             self._not_before = self._clock.monotonic() + _APART_S
-            found.extend(cut(all_logs, self._clock))
+            cuts.extend(cut(all_logs, self._clock))
 
         with logs.housekeeper.without_new_cleanings():
             save_catalogue = logs.freeze(moment)
             taken_ms = self._clock.time_ms()
-            for each in found:
+            for each in cuts:
                 staging.add(each)
         catalogue = f"{self._directory}/{CATALOGUE}"
         save_catalogue(catalogue)
         if staging.deleted:
-            # As if the broker had died while it deleted them, which recovery knows.
+            # As if the broker had died while it deleted them, which recovery can handle.
             copy = SqliteCatalogue(catalogue)
             for topic in staging.deleted:
                 copy.delete_topic(topic)

@@ -1,15 +1,14 @@
-"""Copies what a broker has pinned to another directory. In the process of `broker backup`, not in the broker's.
+"""Copying a pinned backup to another directory, checking a copy, and restoring a data directory from one.
 
-Each file is fsynced before the journal says that it is there, and the manifest comes last. A closed segment that an earlier
-backup, or an earlier attempt at this one, has already is not copied again: it gets a second name where both are on one disk.
+In the process of a command; the broker takes no part, except that it has pinned the files that `broker backup` copies.
 
-Checks a backup against its manifest, and makes a data directory of it. In the process of a command; no broker takes part.
+Copying: each file is fsynced before the journal names it, and the manifest comes last. A closed segment that an earlier backup,
+or an earlier attempt at this one, already has is not copied again: it gets a second name if both are on one disk.
 
-While files are copied into a data directory it has the file ``RESTORING``, with which no broker starts. The checkpoint files that
-belong to a backup say how far its logs must reach, so the first start notices what is missing.
-
-Producers that got their ids after the backup may still run and write to the restored broker. So ids are left out before it gives
-any: of two producers with one id, the records of one would be taken for repetitions of the other's and dropped.
+Restoring: while files are copied into a data directory it has the file ``RESTORING``, with which no broker starts. The backup's
+checkpoint files say how far its logs must reach, so the first start notices missing records. Producers that got their ids after
+the backup may still run and write to the restored broker. So it skips some ids before it assigns any: of two producers with the
+same id, the records of one would be taken for repetitions of the other's and dropped.
 
 Tests: tests/process/test_backup.py.
 """
@@ -39,17 +38,17 @@ from broker.storage.backup.layout import (
 from broker.storage.data_directory import CATALOGUE, LOCK, RESTORING
 from broker.storage.partition_dir import directory_name
 
-# Called with the number of bytes that were copied or looked at since the last call. It may raise.
+# Called with the number of bytes that were copied or read since the last call. It may raise.
 Tick = Callable[[int], None]
 
 
 @attrs.define
 class Copied:
-    """What was done."""
+    """The result of ``copy_backup``."""
 
     files: int = 0
     size: int = 0
-    reused: int = 0  # files of those that were not copied
+    reused: int = 0  # number of files that were not copied
     reused_size: int = 0
 
 
@@ -115,7 +114,7 @@ def _kept(
     target: str,
     since: str | None,
 ) -> StoredFile | None:
-    """The file as it is there already, in ``target`` or in the backup ``since``; None if it must be copied."""
+    """The file that already exists in ``target`` or in the backup ``since``; None if it must be copied."""
     if source is None or known is None or known.source != source or known.size != file.size:
         return None
     path = f"{target}/{DATA}/{file.path}"
@@ -128,21 +127,21 @@ def _kept(
 
 
 def _remove_others(disk: Disk, data: str, wanted: Iterable[str]) -> None:
-    """Remove what an earlier attempt has copied and the broker has deleted since."""
+    """Remove files that an earlier attempt has copied and the broker has deleted since."""
     keep = set(wanted)
     for path in list(copying.files_below(data)):
         if path not in keep:
             disk.remove(f"{data}/{path}")
 
 
-# As many ids as a broker may have given since the backup, and more; there are 2**63.
+# More ids than a broker may have assigned since the backup; there are 2**63.
 _PRODUCER_IDS = 1 << 32
 # In a data directory that counts as empty.
 _MAY_BE_THERE = {"lost+found", LOCK}
 
 
 def verify(disk: Disk, backup: str, tick: Tick = lambda _: None) -> tuple[Manifest, list[str]]:
-    """The manifest, and what is wrong with the files. Raises BadBackup if it is no backup, OSError."""
+    """The manifest, and the problems of the files. Raises BadBackup if the directory is no backup, OSError."""
     manifest = read_manifest(disk, backup)
     problems = []
     data = f"{backup}/{DATA}"
@@ -169,7 +168,7 @@ def verify(disk: Disk, backup: str, tick: Tick = lambda _: None) -> tuple[Manife
 def restore(disk: Disk, backup: str, data_dir: str, tick: Tick = lambda _: None) -> Manifest:
     """Make ``data_dir``, which is missing or empty, a copy of the backup's data. Raises ConfigError, BadBackup, OSError.
 
-    An attempt that has failed leaves ``RESTORING`` there, and another one continues in its place.
+    An attempt that has failed leaves ``RESTORING`` there, and another attempt continues in its place.
     """
     manifest = read_manifest(disk, backup)
     _check_empty(disk, data_dir)

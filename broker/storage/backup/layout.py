@@ -1,14 +1,12 @@
-"""Names and values that the broker, which pins the files of a backup, and the command that copies them have in common.
+"""The layout of backups: files, plan, manifest and journal, for the broker that pins files and the command that copies them.
 
 The broker makes the directory ``STAGING`` in its data directory: hard links to the files of the logs, a copy of the catalogue,
 checkpoint files for the moment of the backup, and ``PLAN``, which lists them. It is laid out like a data directory.
 
-The files beside a backup's data: the manifest of a complete one, and the journal of one that is not.
-
-A backup is a directory with ``data``, laid out like a data directory, and ``backup.json``, the *manifest*, which has the size and
-checksum of each file in it. The manifest is written last, so a directory without one is no backup. Until then there is
-``backup-unfinished.jsonl``, the *journal*: a line for each file that is whole and durable, so that another attempt need not
-copy it again.
+A backup is a directory with ``data``, laid out like a data directory, and ``backup.json``, the *manifest*, which has the size
+and checksum of each file in it. The manifest is written last, so a directory without it is no backup. Until then there is
+``backup-unfinished.jsonl``, the *journal*: a line for each whole and durable file, so that another attempt need not copy it
+again.
 
 Pure functions over a ``Disk``.
 
@@ -52,7 +50,7 @@ class PlannedPartition:
 
 @attrs.frozen
 class Plan:
-    """What belongs to a backup, as the broker says it."""
+    """The content of a backup, written by the broker."""
 
     backup_id: str
     taken_ms: int  # the moment of the backup
@@ -73,9 +71,9 @@ class Plan:
 
 
 def inner_path(text: object) -> str:
-    """The path of a file below the directory of a plan or a backup. Raises ValueError for one that leads elsewhere.
+    """The path of a file below the directory of a plan or a backup. Raises ValueError for a path that leads elsewhere.
 
-    Commands that root runs copy to these paths, and those who have written the plan or the backup may be somebody else.
+    Commands that root runs copy to these paths, and somebody else may have written the plan or the backup.
     """
     path = str(text)
     if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
@@ -84,7 +82,7 @@ def inner_path(text: object) -> str:
 
 
 def plan_from_json(fields: Mapping[str, Any]) -> Plan:
-    """Raises KeyError, TypeError or ValueError for something else."""
+    """Raises KeyError, TypeError or ValueError for anything else."""
     return Plan(
         backup_id=str(fields["backup_id"]),
         taken_ms=int(fields["taken_ms"]),
@@ -102,12 +100,12 @@ FORMAT = 1
 
 
 class BadBackup(BrokerError):
-    """A directory that is not a backup, or one that is incomplete or damaged."""
+    """A directory that is no backup, or an incomplete or damaged backup."""
 
 
 @attrs.frozen
 class StoredFile:
-    """A file of a backup. ``source`` tells whether the broker's file is still the same; None if it may change."""
+    """A file of a backup. ``source`` identifies the broker's file, so that a change shows; None if it may change."""
 
     path: str
     size: int
@@ -132,7 +130,7 @@ class Manifest:
 
 
 def write_manifest(disk: Disk, directory: str, manifest: Manifest) -> None:
-    """Make the backup a complete one, durably. Raises OSError."""
+    """Complete the backup, durably. Raises OSError."""
     plan = manifest.plan.to_json()
     del plan["files"]
     files = [file.to_json() for file in manifest.files]
@@ -169,7 +167,7 @@ def journal_line(file: StoredFile) -> str:
 
 
 def read_journal(disk: Disk, directory: str) -> Iterator[StoredFile]:
-    """The files of an unfinished backup; lines that were not written whole are left out. Raises OSError."""
+    """The files of an unfinished backup; incomplete lines are left out. Raises OSError."""
     try:
         text = read_text(disk, f"{directory}/{JOURNAL}") or ""
     except CorruptCheckpoint:

@@ -1,19 +1,16 @@
-"""The staging directory of a backup: what belongs to it is made here, and removed.
+"""The staging directory of a backup: the ends of all logs at one moment, and hard links to the files up to there.
 
-The files of logs are hard links, so they stay as they are when retention, compaction or the deletion of a topic removes them from
-the log, and cost no room until then. Nothing here is fsynced: after a crash of the broker the directory is worth nothing and is
-removed at the next start.
+The files of logs are hard links, so they remain when retention, compaction or the deletion of a topic removes them from the log,
+and take no extra room until then. Nothing here is fsynced: after a crash of the broker the directory is worthless and is removed
+at the next start.
+
+If a record of one log is in the backup, so must be every record that was acknowledged before it in another log. So the locks of
+all logs are held together while their ends are read, for at most ``_HELD_S``. A log whose lock is not free within that time is
+being written to by a thread that waits for the disk. Its end changes when that thread is done; it is read until two reads in a
+row agree, while all other logs stand still, and then belongs to the same moment. Nothing else takes the locks of two logs, and
+every lock here is waited for with a limit.
 
 Runs on a handler or on the thread that opens the broker; both may wait for the disk.
-
-One moment of all logs: where each of them ended at it.
-
-A record that was written after one in another log had been acknowledged must not be in the backup without it. So the locks of all
-logs are held together while their ends are read, for at most ``_HELD_S``. A log whose lock is not free within that time is being
-written to by a thread that waits for the disk. Its end changes when that thread is done; it is read until two reads in a row
-agree, while all other logs stand still, and then belongs to the same moment.
-
-Runs on a handler that may wait. Nothing else takes the locks of two logs, and every lock here is waited for with a limit.
 
 Tests: tests/storage/backup/test_backups.py.
 """
@@ -57,8 +54,8 @@ _READS = 100
 
 @attrs.frozen
 class LogCut:
-    """A log at the moment of the cut. ``segment`` is the one in which it ended, and ``size`` that segment's size; None for a log
-    that could not be opened."""
+    """A log at the moment of the cut, which ended in ``segment``, at the size ``size`` of it; None for a log that could not be
+    opened."""
 
     log: Log
     end_offset: int
@@ -67,7 +64,7 @@ class LogCut:
 
 
 def cut(logs: Sequence[Log], clock: Clock) -> list[LogCut]:
-    """Where the logs ended at one moment during this call."""
+    """The ends of the logs at one moment during this call."""
     taken = []
     busy = []
     until = clock.monotonic() + _HELD_S
@@ -93,7 +90,7 @@ _SMALL_FILES = (PARTITION_METADATA, LEADER_EPOCHS, TXN_INDEX_CHECKPOINT, partiti
 
 
 class Staging:
-    """``saved`` has what the checkpoint files say of the logs that could not be opened."""
+    """``saved`` has the checkpoint files' offsets of the logs that could not be opened."""
 
     def __init__(self, disk: Disk, data_dir: str, directory: str, saved: dict[str, Offsets]) -> None:
         self._disk = disk
@@ -111,7 +108,7 @@ class Staging:
         name = partition_dir.directory_name(log.topic, log.partition)
         target = f"{self.directory}/{name}"
         if self._disk.exists(target):
-            # A topic of the same name was deleted and made again, and this is the first one's turn or the second's.
+            # A topic of the same name was deleted and made again, and this is the turn of either of them.
             remove_tree(self._disk, target)
         self._disk.makedirs(target)
         readable = log.offline is None and cut.segment is not None
@@ -161,7 +158,7 @@ class Staging:
     def _link_segment(
         self, directory: str, name: str, segment: Segment, own: frozenset[str], size: int | None
     ) -> list[PlannedFile]:
-        """``size``: of the segment in which the backup ends. Its indexes are still written to; recovery rebuilds them."""
+        """``size``: of the segment in which the backup ends. Its indexes are still being written; recovery rebuilds them."""
         base = segment.base_offset
         closed = size is None
         files = [
@@ -189,7 +186,7 @@ class Staging:
                 if key in offsets:
                     self._offsets[file][key] = offsets[key]
             return
-        # Everything up to the end is durable once the backup is, so recovery misses it where it is not there.
+        # Everything up to the end is durable once the backup is, so recovery notices if it is missing.
         if end:
             self._offsets[RECOVERY_POINTS][key] = end
         if start:
@@ -198,7 +195,7 @@ class Staging:
             self._offsets[CLEANER_OFFSETS][key] = min(log.first_dirty_offset, end)
 
     def finish(self, backup_id: str, taken_ms: int, cluster_id: str, version: str) -> Plan:
-        """Write the checkpoint files and the plan. The catalogue is there. Raises OSError."""
+        """Write the checkpoint files and the plan. The catalogue must be there. Raises OSError."""
         for name, offsets in self._offsets.items():
             write_offsets(self._disk, f"{self.directory}/{name}", offsets)
             self._files.append(self._whole(name))

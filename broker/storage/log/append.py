@@ -34,14 +34,14 @@ from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGI
 from protocol.kafka.records.record_scan import is_shaped
 from protocol.kafka.records.records import SMALLEST_RECORD
 
-# A write to the page cache takes microseconds. Two in a row that took this long, or one that took ten times as long, were
-# throttled, and the next ones will be, too. One alone may have waited for a CPU: so did 2 of 1,000 writes while nine threads
-# competed for two CPUs, for 7 ms at most.
+# A write to the page cache takes microseconds. If two in a row took this long, or a single write took ten times as long, writes
+# are being throttled, and the next ones will be, too. A single slow write may have waited for a CPU: so did 2 of 1,000 writes
+# while nine threads competed for two CPUs, for 7 ms at most.
 SLOW_WRITE_S = 0.005
 SLOW_FOR_S = 0.5
 
-_IN_RUNS = frozenset(range(LARGEST_CODEC + 1))  # attributes of batches that have a codec, or none, and nothing else
-# After so many bytes the operating system is asked to begin to write them (``Flusher.begin_soon``).
+_IN_RUNS = frozenset(range(LARGEST_CODEC + 1))  # attributes of batches that have at most a codec
+# After this many bytes the operating system is asked to begin to write them (``Flusher.begin_soon``).
 _BEGIN_BYTES = 4 * 1024 * 1024
 
 _STAMP = struct.Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
@@ -98,8 +98,8 @@ class Appender:
         flush_soon: Callable[[], None],
     ) -> None:
         """``large`` is held while a batch is decompressed that is large inside (``inspection.py``). ``allow_entries`` is called
-        before the log gets its first entry. ``begin_soon`` lets another thread begin to write to the disk, ``flush_soon`` make
-        durable what was appended."""
+        before the log gets its first entry. ``begin_soon`` has another thread begin to write to the disk; ``flush_soon`` has it
+        make durable what was appended."""
         self._state = state
         self._rolling = rolling
         self._transactions = transactions
@@ -115,14 +115,14 @@ class Appender:
         self.configure(state.config)
 
     def configure(self, config: LogConfig) -> None:
-        """Keep what every append needs of the topic's settings, in the form in which it needs it."""
+        """Keep those of the topic's settings that every append needs, in the form in which it needs them."""
         self._config = config
         self._opaque = not (config.decompresses or config.log_append_time)
         self._max_batch = config.max_message_bytes
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._before_max_ms = config.message_timestamp_before_max_ms
         with self._state.lock:
-            # No batch fits the segment of a log that has ended, so that every append comes to where it is refused.
+            # No batch fits the segment of a log that has ended, so every append reaches the code that refuses it.
             self._segment_bytes = -1 if self._ended else config.segment_bytes
         self._index_interval = config.index_interval_bytes
         self._flush_messages = config.flush_messages
@@ -135,12 +135,12 @@ class Appender:
             self._segment_bytes = -1
 
     def append(self, records: memoryview, *, now_ms: int, entries: bool = False) -> AppendInfo:
-        """Store the record batches in ``records`` (writable: offsets are written into it). They are in the page cache then.
+        """Store the record batches in ``records`` (writable: offsets are written into it) in the page cache.
 
         With ``entries``, this broker has built them itself (``protocol/kafka/records/entry.py``): they are stored unexamined.
 
-        Raises a Refusal that says what is wrong with them, StorageError if they could not be written. In both
-        cases nothing of them is in the log. A batch that an idempotent producer sends again is not stored again: the result has
+        Raises a Refusal that says what is wrong with the batches, or StorageError if they could not be written. In both
+        cases the log has none of them. A batch that an idempotent producer sends again is not stored again: the result has
         ``duplicate`` set and the offsets that the batch has in the log.
         """
         size = len(records)
@@ -182,7 +182,7 @@ class Appender:
                 last_delta += header[LAST_DELTA] + 1
                 if header[MAX_TIMESTAMP] > max_ts:
                     max_ts = header[MAX_TIMESTAMP]
-            _, header = batches[0]  # only a batch that is alone in its request may have a producer id
+            _, header = batches[0]  # only the single batch of a request may have a producer id
             attributes, producer_id, epoch, sequence = header[5], header[9], header[10], header[11]
             if self._config.log_append_time:
                 appended_ms = now_ms
@@ -253,16 +253,16 @@ class Appender:
     def append_run(self, run: Sequence[memoryview], *, now_ms: int) -> tuple[list[int], int]:
         """Store batches that were sent one after the other, with one write. Each of ``run`` is as ``append`` takes it.
 
-        Returns the base offsets of those that were stored, which are the first of the run, and the log start offset. Stops before
-        the first one that is not the usual case (see ``append``, to which that one can be given next), for whatever reason; so
-        what cannot be written is not stored either, and ``append`` says why. Raises StorageError if the fsync that
-        ``flush.messages`` asks for fails.
+        Returns the base offsets of the stored batches, which are the first of the run, and the log start offset. Stops before
+        the first batch that is not the usual case (see ``append``, which can take that batch next) for any reason; a batch
+        that cannot be written is not stored either, and ``append`` says why. Raises StorageError if the fsync for
+        ``flush.messages`` fails.
         """
-        taken: list[tuple[int, Header]] = []  # where each begins in what is written, and its header
+        taken: list[tuple[int, Header]] = []  # position in the write, and header
         earliest, latest, max_batch = now_ms - self._before_max_ms, now_ms + self._after_max_ms, self._max_batch
         total = number = 0
         newest = -1
-        is_numbered = False  # by a producer
+        is_numbered = False  # a producer has numbered the batches
         for records in run if self._opaque else ():
             size = len(records)
             if size < HEADER_SIZE:
@@ -375,7 +375,7 @@ class Appender:
         return len(taken)
 
     def _count_producers(self, bases: Sequence[int], taken: Sequence[tuple[int, Header]], now_ms: int) -> None:
-        """The batches of a run are in the log. ``lock`` is held."""
+        """Update the producer state for the batches of a run, which are in the log. ``lock`` is held."""
         appended = self._state.producers.appended
         for base_offset, (_, header) in zip(bases, taken, strict=True):
             producer_id, epoch, sequence = header[PRODUCER_ID:RECORD_COUNT]
@@ -384,7 +384,7 @@ class Appender:
                 appended(producer_id, epoch, sequence, last_delta, base_offset + last_delta, newest, now_ms)
 
     def _note_write(self, took: float, started: float) -> None:
-        """So long (s) did a write to the page cache take."""
+        """Note that a write to the page cache took ``took`` s."""
         if took > SLOW_WRITE_S:
             if self._was_slow or took > 10 * SLOW_WRITE_S:
                 self._state.slow_until = started + took + SLOW_FOR_S

@@ -1,8 +1,8 @@
-"""What a batch must be like to be appended, and the few cases in which the broker changes it first.
+"""The rules for batches that are appended, and the few cases in which the broker changes a batch first.
 
-Pure functions on the bytes of a request. The rules and their error codes are those of Kafka's LogValidator, except that of the
-records of a batch only their lengths are followed, or the beginning of what is compressed
-(docs/decisions/0007-what-is-validated.md). All of each record is looked at if the topic has ``record.validation=full`` or another
+Pure functions on the bytes of a request. The rules and their error codes are those of Kafka's LogValidator, but usually only
+the lengths of a batch's records are followed, or the beginning of compressed ones
+(docs/decisions/0007-what-is-validated.md). Each record is read whole if the topic has ``record.validation=full`` or another
 codec than the batch, or is compacted, because then every record needs a key.
 
 Tests: tests/storage/log/test_log.py.
@@ -50,9 +50,9 @@ from protocol.kafka.records.record_scan import check_records, check_shape
 from protocol.kafka.records.records import SMALLEST_RECORD, walk_records
 
 LARGEST_CODEC = 4
-# Attributes that a batch of a Kafka producer must not have.
+# Attributes that batches of Kafka producers must not have.
 SPECIAL = LOG_APPEND_TIME | CONTROL | DELETE_HORIZON | ENTRY
-# At most so many records without a key are named in the response: each takes 100 bytes of it.
+# The response names at most this many records without a key: each takes 100 bytes of it.
 MOST_NAMED = 1000
 
 
@@ -79,13 +79,13 @@ def examine(
 
 def entries(view: memoryview, config: LogConfig, now_ms: int) -> list[tuple[int, Header]]:
     """Position and header of each entry in ``view``, which this broker has built: it is trusted, and neither compressed anew nor
-    checked against the rules for Kafka's producers. Only the time is changed, of entries that the topic does not allow to keep
-    theirs: they get the time of the append."""
+    checked against the rules for Kafka's producers. Only timestamps that the topic does not allow are replaced, by the time of
+    the append."""
     batches: list[tuple[int, Header]] = []
     position, size = 0, len(view)
     earliest, latest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
     if config.log_append_time:
-        latest = -1 << 63  # no time is kept
+        latest = -1 << 63  # no timestamp is kept
     unpack = HEADER.unpack_from
     while position < size:
         header: Header = unpack(view, position)
@@ -121,7 +121,7 @@ def split(view: memoryview) -> list[tuple[int, Header]]:
     if not batches:
         raise InvalidBatch("There is no record batch.")
     if len(batches) > 1 and any(header[PRODUCER_ID] >= 0 for _, header in batches):
-        # Kafka allows one batch for each partition of a request; of several, only some might be duplicates.
+        # Kafka allows one batch for each partition of a request; of several batches, only some might be duplicates.
         raise InvalidBatch("An idempotent producer must send one record batch at a time.")
     return batches
 
@@ -168,16 +168,16 @@ def check(header: Header, config: LogConfig, now_ms: int) -> None:
 def _untimely(header: BatchHeader, body: memoryview, config: LogConfig, now_ms: int) -> list[int]:
     """The numbers of the first records whose timestamp the topic does not allow. Compressed ones are not looked at."""
     earliest, latest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
-    found = []
+    numbers = []
     try:
         for number, (delta, _, _, _) in enumerate(walk_records(body, header.record_count)):
             if not earliest <= header.base_timestamp + delta <= latest:
-                found.append(number)
-                if len(found) == MOST_NAMED:
+                numbers.append(number)
+                if len(numbers) == MOST_NAMED:
                     break
     except (ProtocolError, IndexError):
         return []
-    return found
+    return numbers
 
 
 def most_records(codec: int, size: int) -> int:

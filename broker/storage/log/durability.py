@@ -1,10 +1,10 @@
 """Making a log durable: fsync, and the checkpoint from which the next start goes on.
 
-It waits for the disk, so it runs on the flusher, the background thread, or a handler that may wait. Only ``begin_flush`` and
-``end_flush``, which do not wait, run on processors, too. ``sync_lock`` lets one thread at a time have the data of a log fsynced;
-a thread that waited for it usually finds that its records are durable by now. A processor keeps it until the kernel tells it
-that the log is synced, and does other work meanwhile; so nothing on a processor may wait for it. ``lock`` is held to note what is
-to be synced, and in a checkpoint to write the newest index entries, but never during an fsync.
+These functions wait for the disk, so they run on the flusher, the background thread, or a handler that may wait. Only
+``begin_flush`` and ``end_flush``, which do not wait, run on processors, too. ``sync_lock`` lets one thread at a time have the
+data of a log fsynced; a thread that waited for it usually finds that its records are durable by now. A processor keeps it until
+the kernel reports that the log is synced, and does other work meanwhile; so nothing on a processor may wait for it. ``lock`` is
+held to note what is to be synced, and in a checkpoint to write the newest index entries, but never during an fsync.
 """
 
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ from broker.storage.segments.segment import SNAPSHOT, Segment, file_name
 
 @attrs.frozen(slots=True)
 class Sync:
-    """What one fsync is to make durable: all before ``end``, which is in these segments; that a part of the last one was cut off;
-    the names in the directory. It began at that time (Clock.monotonic() s). ``tail`` is for readers who see only what is durable:
+    """What one fsync is to make durable: all before ``end``, which is in ``segments``; a cut at the end of the last segment; the
+    names in the directory. It began at ``started`` (Clock.monotonic() s). ``tail`` is for readers who see only durable records:
     the end, and the segment and its size there."""
 
     end: int
@@ -68,11 +68,11 @@ class Durability:
         )  # up to where the operating system was asked to write a segment
 
     def start(self, loaded: LoadedLog, recovery_point: int) -> None:
-        """Only what the checkpoints say is known to be durable when a log is opened. ``lock`` is held."""
+        """Begin with what the checkpoints say is durable; nothing else is known when a log is opened. ``lock`` is held."""
         state = self._state
         state.durable_offset = state.recovery_point = state.saved_point = min(recovery_point, loaded.log_end_offset)
         if loaded.indexes_written and state.recovery_point == loaded.log_end_offset:
-            # So that the next checkpoint makes the indexes durable: otherwise it would have nothing to do.
+            # The next checkpoint must make the indexes durable; otherwise it would have nothing to do.
             state.recovery_point = loaded.segments[-1].base_offset
         self.snapshots = set(loaded.snapshots)
         self.aborted_sums = self._aborted_saved = loaded.aborted_sums
@@ -82,7 +82,7 @@ class Durability:
         """fsync, so that everything before ``offset`` (at most the log end offset) is durable: first the segments, then the
         directory.
 
-        Raises StorageError. The partition is offline then, because after a failed fsync it is not known what is on disk. If only
+        Raises StorageError. The partition is offline then, because after a failed fsync the disk's content is unknown. If only
         a descriptor was missing, it stays online.
         """
         state = self._state
@@ -96,7 +96,7 @@ class Durability:
             self._watchers.wake()
 
     def show_all(self) -> None:
-        """Have readers see the whole log, which is durable then. Raises StorageError as ``flush_to``."""
+        """Have readers see the whole log, which becomes durable. Raises StorageError as ``flush_to``."""
         with self.sync_lock:
             shown = self._flush()
         if shown:
@@ -112,7 +112,7 @@ class Durability:
                     segment.log.get().sync()
                 except FileNotFoundError:
                     if segment in state.view.segments:
-                        raise  # otherwise it was deleted meanwhile, or compacted, which is durable
+                        raise  # otherwise it was meanwhile deleted, or compacted, which makes it durable
             if sync.dir_dirty:
                 state.disk.sync_dir(state.dir)
         except OSError as error:
@@ -162,7 +162,7 @@ class Durability:
             state.lock.release()
 
     def end_flush(self, sync: Sync, error: OSError | None) -> None:
-        """What came of the fsync of the file. Raises StorageError as ``flush_to`` does."""
+        """Note the result of the fsync. Raises StorageError as ``flush_to`` does."""
         shown = False
         try:
             if error is not None:
@@ -175,7 +175,7 @@ class Durability:
             self._watchers.wake()
 
     def _begin(self) -> Sync:
-        """Take note of all that is not durable. ``sync_lock`` is held. Raises StorageError if the partition is offline."""
+        """Take note of everything that is not durable. ``sync_lock`` is held. Raises StorageError if the partition is offline."""
         state = self._state
         with state.lock:
             if state.offline is not None:
@@ -194,7 +194,7 @@ class Durability:
         return sync
 
     def _undo(self, sync: Sync) -> None:
-        """No fsync has failed, so nothing is lost, and the next one does all of it."""
+        """Take back ``_note``: no fsync has failed, so nothing is lost, and the next fsync does all of it."""
         state = self._state
         with state.lock:
             state.cut_unsynced = state.cut_unsynced or sync.cut
@@ -208,12 +208,12 @@ class Durability:
         if state.high_watermark < sync.end:
             with state.lock:
                 shown = state.show(sync.tail)
-        state.durable_offset = sync.end  # after that: who waits for this offset may read up to it
+        state.durable_offset = sync.end  # last: a thread that waits for this offset may read up to it
         self.last_flush_ms = state.clock.time_ms()
         return shown
 
     def _failed(self, sync: Sync, error: OSError) -> StorageError:
-        """What an error means to those who wait."""
+        """The error for those who wait for the fsync."""
         state = self._state
         if state.deleted:
             return StorageError(f"{state.topic}-{state.partition} was deleted")
@@ -243,8 +243,8 @@ class Durability:
         """Move the recovery point up to the log end offset. True if it moved. Raises StorageError.
 
         Before it moves these are made durable, in this order: the data, the indexes, the snapshot of the producer state, the
-        checkpoint of the indexes of aborted transactions, the names of all of them. When the broker closes, a producer state that
-        is empty is not written: a missing snapshot says so.
+        checkpoint of the indexes of aborted transactions, the names of all of them. When the broker closes, no snapshot of an
+        empty producer state is written: its absence says so.
         """
         state = self._state
         if state.offline is not None:
@@ -291,7 +291,7 @@ class Durability:
         self.snapshots.add(offset)
 
     def save_aborted(self, durable: Mapping[Segment, int]) -> None:
-        """Write the checkpoint of the indexes of aborted transactions: so many entries of each segment are durable. Background
+        """Write the checkpoint of the indexes of aborted transactions: the number of durable entries of each segment. Background
         thread. Raises OSError."""
         sums = {segment.base_offset: (count, segment.aborted.checksum(count)) for segment, count in durable.items()}
         self.aborted_sums = sums

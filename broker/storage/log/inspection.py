@@ -1,20 +1,14 @@
-"""Looking into a batch that a producer wrote: decompressing its records within bounds, one large batch at a time.
+"""Looking into batches: walking over those of a file, decompressing records within bounds, and taking entries apart.
 
-On any thread but a processor's. A few kilobytes can hold gigabytes and a million records, so both are bounded before a batch is
-decompressed. Its records are in memory as a whole, so batches that are large inside are decompressed one after the other.
+Any thread that may block, so none of the processors': files are read, and batches decompressed.
 
-The batches of a region of a segment, one after another, with as many of their bytes as the caller needs.
+A few kilobytes can hold gigabytes and a million records, so both are bounded before a batch is decompressed. Its records are in
+memory as a whole, so batches and entries that are large inside are taken one after the other (``large``).
 
-Threads that may block: the file is read a chunk at a time, and the batches of a chunk share its bytes. Checksums are left to the
-caller.
+``walk`` reads a file chunk by chunk, and the batches of a chunk share its bytes. It does not verify checksums.
 
-Entries as record batches of Kafka's: what Kafka's consumers get in the place of an entry, and what compaction takes apart.
-
-On any thread but a processor's: the payload of an entry may be compressed. As in ``inspection.py``, entries that are large inside
-are taken one after the other, because all of their messages are in memory then.
-
-What translates is imported when the first entry is met: it needs protobuf, which takes 40 ms and 4 MB that brokers without
-entries do not spend.
+An entry becomes a record batch when a Kafka consumer reads it or compaction takes it apart. The translation is imported with the
+first entry: it needs protobuf, which takes 40 ms and 4 MB that brokers without entries do not spend.
 
 Tests: tests/storage/log/test_times.py,
 tests/storage/log/test_log.py.
@@ -40,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Size of a compressed batch, decompressed: 32 times the default max.message.bytes. Clients fill batches by their uncompressed
-# size, which they bound by a similar number. If a topic allows larger batches, the bound is four times what it allows.
+# size, which they bound by a similar number. If a topic allows larger batches, the bound is four times its max.message.bytes.
 LARGEST_BYTES = 32 << 20
 _LARGEST_RATIO = 4
 # Records of a compressed batch: the largest batch.num.messages that librdkafka allows. Its default is 10,000.
@@ -52,10 +46,10 @@ SMALL_BYTES = 1 << 20
 def inspect(
     batch: memoryview | bytes, header: BatchHeader, config: LogConfig, large: Lock, look: Callable[[bytes], T]
 ) -> T:
-    """What ``look`` returns for the bytes of the batch's records (``record_scan`` and ``read_records`` take them). It must not
-    keep any of them.
+    """Return the result of ``look`` for the bytes of the batch's records (``record_scan`` and ``read_records`` take them).
+    ``look`` must not keep any of the bytes.
 
-    Raises ProtocolError if ``look`` does, and for a batch that is larger than the bounds, which is not decompressed then.
+    Raises ProtocolError if ``look`` does, and, without decompressing it, for a batch that is larger than the bounds.
     """
     count, codec = header.record_count, header.compression
     body = batch[HEADER_SIZE : header.size]
@@ -88,7 +82,7 @@ def walk(
 ) -> Iterator[tuple[BatchHeader, int, memoryview]]:
     """Header, position in the file, and bytes of each batch from its beginning: all of them, or at least ``needed(header)``.
 
-    Raises ProtocolError for bytes that are no batch, or one that does not end in the region or the file; OSError.
+    Raises ProtocolError for bytes that are no batch, or for a batch that does not end in the region or the file; OSError.
     """
     file, position, end = region.file, region.offset, region.offset + region.size
     want = chunk_bytes
@@ -102,13 +96,13 @@ def walk(
             size = header.size
             if header.magic != MAGIC or header.batch_length < SMALLEST_BATCH_LENGTH or position + size > end:
                 raise ProtocolError(f"no record batch at position {position}")
-            found = data[at : at + size]
-            if len(found) < size and len(found) < (least := needed(header)):
+            batch = data[at : at + size]
+            if len(batch) < size and len(batch) < (least := needed(header)):
                 if at == 0 and short:
                     raise ProtocolError(f"a record batch at position {position} that does not end")
                 want = max(want, least)
                 break
-            yield header, position, found
+            yield header, position, batch
             at += size
             position += size
         else:
@@ -116,14 +110,14 @@ def walk(
                 raise ProtocolError(f"no record batch at position {position}")
 
 
-# Entries of more messages are left as they are: it takes 4 us for each. A Pulsar producer puts 1,000 into a batch by default.
+# Larger entries are left as they are: each message takes 4 us. A Pulsar producer puts 1,000 into a batch by default.
 MOST_MESSAGES = 100_000
-# Messages that are taken apart beside others. Each takes some 300 bytes for as long as that lasts.
+# A larger entry is taken apart while no other is. Each message takes some 300 bytes until the entry is done.
 _FEW_MESSAGES = 10_000
 
 
 def as_records(batch: memoryview, header: BatchHeader, large: Lock) -> memoryview | None:
-    """The batch of records, with the offsets of the entry; None for a batch that only has the mark of one, or has too many
+    """The batch of records, with the offsets of the entry; None for a batch that only looks like an entry, or has too many
     messages: consumers get it as it is. ``large`` is held while an entry is taken apart that is large inside."""
     from protocol.translation.to_kafka import open_entry
 
@@ -132,8 +126,8 @@ def as_records(batch: memoryview, header: BatchHeader, large: Lock) -> memoryvie
 
 
 def taken_apart(batch: memoryview, header: BatchHeader, large: Lock) -> memoryview | None:
-    """As ``as_records``, for a caller that removes records. None also for an entry that must stay whole: one that is encrypted or
-    cannot be read, so that its keys are not known, and a part of a message that was cut into chunks."""
+    """As ``as_records``, for a caller that removes records. None also for an entry that must stay whole: one whose keys are
+    unknown because it is encrypted or cannot be read, and a chunk of a larger message."""
     from protocol.translation.to_kafka import open_entry, stands_for_unreadable
 
     entry = open_entry(batch, header)

@@ -1,12 +1,12 @@
 """One topic partition: a row of segments, of which the last one grows.
 
 ``Log`` is what the rest of the broker holds. It puts together the components that do the work, each of them an attribute:
-``state`` (with the locks, and what may be read without one), ``appender``, ``reader``, ``times``, ``durability``, ``trimming``,
-``rolling``, ``transactions`` and ``watchers``. What handlers often need is here: append, read, watch, and the offsets. Any thread
-may call.
+``state`` (with the locks, and what may be read without a lock), ``appender``, ``reader``, ``times``, ``durability``,
+``trimming``, ``rolling``, ``transactions`` and ``watchers``. ``Log`` itself has what handlers often need: append, read, watch,
+and the offsets. Any thread may call.
 
-What it promises: a record that ``append`` has returned for survives the death of the process; one below ``durable_offset``
-survives the machine's. What retention, compaction, recovery and the background threads do stands in modules of their own.
+A record for which ``append`` has returned survives the death of the process; a record below ``durable_offset`` survives the
+machine's. Retention, compaction, recovery and the background threads stand in modules of their own.
 """
 
 import uuid
@@ -42,35 +42,35 @@ class Surroundings:
     clock: Clock
     entropy: Entropy
     files: OpenFiles
-    # fsync this log soon, on another thread.
+    # Have another thread fsync this log soon.
     flush_soon: Callable[["Log"], None]
-    # Have the operating system begin to write what the log has, on another thread.
+    # Have another thread ask the operating system to begin to write this log.
     begin_soon: Callable[["Log"], None]
-    # Wake the log's watchers soon, on another thread.
+    # Have another thread wake the log's watchers soon.
     wake_soon: Callable[["Log"], None]
     # Make the log start offset durable before this returns.
     save_log_start: Callable[["Log"], None]
-    # Make durable that compaction is about to make gaps in this log.
+    # Make durable that compaction is about to make gaps in this log, before this returns.
     save_cleaner_offset: Callable[["Log"], None]
     # Told how long (s) each fsync of data took.
     observe_fsync: Callable[[float], None]
     # Told what a log took to open: how many bytes were scanned, and cut off.
     opened: Callable[[int, int], None]
-    # Remove these files (already renamed) after so many ms.
+    # Remove these files (already renamed) after this many ms.
     delete_later: Callable[[list[str], int], None]
-    # Held while a batch is decompressed that is large inside (``inspection.py``), to be stored. Requests that take this lock or
-    # one of the next two have lanes in which they follow each other, so that no handler waits for a lock.
+    # Held while a batch that is large inside (``inspection.py``) is decompressed to be stored. Requests that take this lock or
+    # either of the next two have lanes in which they follow each other, so that no handler waits for a lock.
     large: Lock = attrs.field(factory=Lock)
     # The same to find a record by its time.
     large_sought: Lock = attrs.field(factory=Lock)
     # The same for people who look at records.
     large_shown: Lock = attrs.field(factory=Lock)
-    # Held while an entry is taken apart that is large inside, for a consumer (``inspection.py``).
+    # Held while an entry that is large inside (``inspection.py``) is taken apart for a consumer.
     large_entries: Lock = attrs.field(factory=Lock)
 
 
 class Log:
-    """Offsets: ``log_start_offset`` is the first that is served, ``log_end_offset`` the next to be given. ``high_watermark``
+    """Offsets: ``log_start_offset`` is the first that is served, ``log_end_offset`` the next to be assigned. ``high_watermark``
     is the end of what consumers see; without replicas it is the log end offset. Everything below ``durable_offset`` is
     fsynced, and below ``recovery_point`` so durably that recovery need not look at it.
 
@@ -123,7 +123,7 @@ class Log:
             wake_soon=partial(around.wake_soon, self),
             observe_fsync=around.observe_fsync,
         )
-        # (epoch, start offset) of each leader epoch; the last one is the current one.
+        # (epoch, start offset) of each leader epoch; the last is the current one.
         self._leader_epochs: Sequence[tuple[int, int]] = [(0, 0)]
         self.watchers = Watchers()
         self.reader = LogReader(state, IndexRepair(state))
@@ -159,8 +159,9 @@ class Log:
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def start(self, loaded: LoadedLog, recovery_point: int, first_dirty_offset: int = 0, dense_from: int = 0) -> None:
-        """Begin to serve what recovery has loaded. Only what is before the checkpoint's ``recovery_point`` is known durable, so a
-        log that shows nothing else is fsynced first. Raises StorageError if that fails; the log is offline then."""
+        """Begin to serve what recovery has loaded. Only what is before the checkpoint's ``recovery_point`` is known to be
+        durable, so a log that shows only durable records is fsynced first. Raises StorageError if that fails; the log is
+        offline then."""
         state = self.state
         with state.lock:
             state.first_dirty_offset = min(first_dirty_offset, loaded.log_end_offset)
@@ -192,7 +193,7 @@ class Log:
         self.state.offline = error
 
     def set_leader_epochs(self, epochs: Sequence[tuple[int, int]]) -> None:
-        """(epoch, start offset) of each leader epoch, the last one the current one. Before the log is served."""
+        """(epoch, start offset) of each leader epoch, the last is current. Before the log is served."""
         self._leader_epochs = epochs
         self.leader_epoch = self.state.leader_epoch = epochs[-1][0]
 
@@ -200,7 +201,7 @@ class Log:
 
     @property
     def config(self) -> LogConfig:
-        """The topic's settings in force. Set it to change them; one thread at a time does."""
+        """The topic's settings in force. One thread at a time assigns it, to change them."""
         return self.state.config
 
     @config.setter
@@ -216,7 +217,7 @@ class Log:
         self.rolling.configure(config)
 
     def make_visible(self) -> None:
-        """Have consumers see all that is in the log. Waits for the disk if that waits for an fsync. Raises StorageError."""
+        """Have consumers see everything in the log. With ``visible=durable`` this waits for the disk. Raises StorageError."""
         state = self.state
         if state.high_watermark < state.log_end_offset:
             self.durability.show_all()
@@ -237,7 +238,7 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what a reader that wants only committed transactions sees."""
+        """The end of what a reader of committed transactions sees."""
         state = self.state
         end = state.high_watermark  # first: a transaction that begins now begins here or later
         first = state.first_unstable
@@ -253,7 +254,7 @@ class Log:
 
     @property
     def saved_point(self) -> int:
-        """The recovery point as the checkpoint file says."""
+        """The recovery point in the checkpoint file."""
         return self.state.saved_point
 
     @property
@@ -273,7 +274,7 @@ class Log:
 
     @property
     def refused_for_room_at(self) -> float | None:
-        """When (monotonic, s) the disk had no room for records; None if it had for later ones, or always."""
+        """When (monotonic, s) the disk last had no room for records; None if there was always room, or has been since."""
         full = self.state.full_since
         return None if full is None or full[0] != self.state.log_end_offset else full[1]
 
@@ -283,12 +284,12 @@ class Log:
 
     @property
     def tail(self) -> tuple[int, Segment | None, int]:
-        """High watermark, the segment that has it and where in that it is, as published together."""
+        """High watermark, its segment and its position there, as published together."""
         return self.state.tail
 
     @property
     def written_end(self) -> tuple[int, Segment | None, int]:
-        """The same of the log end offset, also while readers do not see it yet. They belong together under ``lock``."""
+        """The same of the log end offset, even while readers do not see it yet. The parts belong together under ``lock``."""
         state = self.state
         active = state.active
         if active is None or not state.config.shows_durable:
@@ -304,16 +305,16 @@ class Log:
         return sum(segment.size for segment in self.view.segments)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(the largest leader epoch that is at most ``epoch``, the offset at which it ended); (-1, -1) where that is unknown."""
+        """(the largest leader epoch that is at most ``epoch``, the offset at which it ended); (-1, -1) if unknown."""
         if epoch == self.leader_epoch:
             return epoch, self.log_end_offset
         if epoch > self.leader_epoch:
             return -1, -1
-        found = -1
-        for known, start in self._leader_epochs:
-            if known > epoch:
-                return (found, start) if found >= 0 else (epoch, start)
-            found = known
+        largest = -1
+        for started, start in self._leader_epochs:
+            if started > epoch:
+                return (largest, start) if largest >= 0 else (epoch, start)
+            largest = started
         return -1, -1
 
     # -- under a lock --------------------------------------------------------------------------------------------------
@@ -343,7 +344,7 @@ class Log:
     def allow_entries(self) -> None:
         """Make it durable that the log may have entries. The first time, this waits for the disk. Raises StorageError, Refusal.
 
-        The first append of an entry does it, too; who appends on a thread that must not wait calls this before.
+        The first append of an entry does it, too; a caller whose thread must not wait calls this before.
         """
         state = self.state
         with state.files_lock:
@@ -370,7 +371,7 @@ class Log:
         self.watchers.wake()
 
     def moved_to(self, directory: str) -> None:
-        """Its files are in this directory, to be removed later. Their descriptors are not kept until then."""
+        """Note that the files are in this directory now, to be removed later. Their descriptors are closed."""
         state = self.state
         with state.lock:  # no append is under way
             for segment in state.view.segments:

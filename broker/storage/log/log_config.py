@@ -1,6 +1,6 @@
-"""The settings in force for one topic: its own, and for the others the broker's defaults.
+"""The settings in force for one topic: its own, and the broker's defaults for the others.
 
-A value: no thread, no I/O. What can be set is the table in ``broker/config/topic_settings.py``; a topic's own settings are kept
+A value: no thread, no I/O. The table of settings is in ``broker/config/topic_settings.py``; a topic's own settings are kept
 as text in the catalogue.
 """
 
@@ -74,17 +74,17 @@ class LogConfig:
 
     @property
     def shows_durable(self) -> bool:
-        """Whether consumers see only what is fsynced."""
+        """Whether consumers see only fsynced records."""
         return self.visible == "durable"
 
     @property
     def compression_codec(self) -> int | None:
-        """Codec id that batches are kept in; None keeps the producer's."""
+        """Codec id of stored batches; None keeps the producer's."""
         return COMPRESSION_CODECS.get(self.compression_type)
 
     @property
     def decompresses(self) -> bool:
-        """Whether the records of each batch that is appended are looked at."""
+        """Whether the records of each appended batch are read."""
         return self.compact or self.compression_codec is not None or self.record_validation == "full"
 
     def text(self, name: str) -> str:
@@ -94,7 +94,7 @@ class LogConfig:
 
     @classmethod
     def from_broker(cls, config: BrokerConfig) -> "LogConfig":
-        """The defaults for all topics. Raises AttributeError for a setting that the broker should have and does not."""
+        """The defaults for all topics. Raises AttributeError for a setting that the broker lacks."""
         fields: dict[str, Any] = {}
         for setting in SETTINGS:
             if setting.synonym is not None:

@@ -7,11 +7,11 @@ A transaction is open from its first batch to its marker. No record from the fir
 stable: readers of committed records stop there.
 
 The state is guarded by the lock of its log. To write it down, ``freeze`` copies two dicts under the lock, and the copy is turned
-into bytes without it. A producer that was frozen is replaced at its next change.
+into bytes without it. A frozen producer is replaced at its next change.
 
 Snapshots are Kafka's ``<offset>.snapshot`` files: the state before that offset. That format has one batch of each producer, so a
 Kafka broker that restarts refuses the retry of any batch but the last. Here the other four follow the part that Kafka reads (it
-verifies a checksum over the whole file and ignores what it does not know), so the window is complete after a restart.
+verifies a checksum over the whole file and ignores unknown bytes), so the window is complete after a restart.
 """
 
 from collections import deque
@@ -28,13 +28,13 @@ WINDOW = 5  # Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: max.in.flight.re
 
 # Producers of one partition that are remembered; about 30 MB. Kafka's only bound is producer.id.expiration.ms (a day), in which a
 # client may ask for any number of ids. Beyond this number, those that have been silent the longest are forgotten first; a batch
-# that such a producer sends again is no longer known as a duplicate.
+# that such a producer sends again is not recognised as a duplicate.
 MOST_PRODUCERS = 50_000
-# At most so many are looked at to find one that has been silent.
+# At most this many producers are examined to find a silent one.
 _LOOKS = 8
 
 
-_FILE = Struct(">hIi")  # version, checksum of all that follows it, number of producers
+_FILE = Struct(">hIi")  # version, checksum of the rest, number of producers
 _PRODUCER = Struct(
     ">qhiqiqiq"
 )  # id, epoch, last sequence, last offset, offset delta, time, coordinator epoch, first txn offset
@@ -43,15 +43,15 @@ _OLDER_MARK = b"5win"  # without that timestamp
 _BATCH = Struct(">iqiq")  # last sequence, last offset, offset delta, largest timestamp
 _WINDOW = Struct(">Bq")
 _VERSION = 1
-_CRC_END = 6  # where the checksum ends and what it covers begins
+_CRC_END = 6  # the checksum ends and the bytes that it covers begin
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot file that cannot be read. It is never fatal: the state can be made from an older one, or from the log."""
+    """A snapshot file that cannot be read. Never fatal: the state can be made from an older snapshot, or from the log."""
 
 
 class SeenBatch(NamedTuple):
-    """``timestamp`` is the largest of the batch; with LogAppendTime, when it was appended."""
+    """``timestamp`` is the largest of the batch, or the time of the append with LogAppendTime."""
 
     last_sequence: int
     last_offset: int
@@ -64,8 +64,8 @@ class SeenBatch(NamedTuple):
 
 
 class Producer:
-    """``next_sequence`` continues the last batch, 0 if there is none. ``age`` is the state's when the producer was made; one with
-    an older age is frozen."""
+    """``next_sequence`` continues the last batch, 0 if there is none. ``age`` is the state's when the producer was made; a
+    producer of an older age is frozen."""
 
     __slots__ = ("age", "batches", "coordinator_epoch", "epoch", "known_ms", "next_sequence", "seen_ms")
 
@@ -82,17 +82,17 @@ class Producer:
 
 
 class Frozen(NamedTuple):
-    """The state at one moment; it never changes."""
+    """The state at one moment, immutable."""
 
     producers: Mapping[int, Producer]
     open: Mapping[int, int]
 
     def last_offsets(self) -> dict[int, int]:
-        """Producer id -> last offset. Compaction keeps the header of that batch, because it has the sequence number."""
+        """Producer id -> last offset. Compaction keeps the header of that batch, because of the sequence number."""
         return {key: producer.batches[-1].last_offset for key, producer in self.producers.items() if producer.batches}
 
     def epochs_of_markers(self) -> dict[int, int]:
-        """Producer id -> epoch, for producers that are known only by a marker. Compaction keeps that marker."""
+        """Producer id -> epoch, for producers known only by a marker. Compaction keeps that marker."""
         return {key: producer.epoch for key, producer in self.producers.items() if not producer.batches}
 
     def to_snapshot(self) -> bytes:
@@ -125,10 +125,10 @@ class ProducerState:
 
     def __init__(self, most: int = MOST_PRODUCERS) -> None:
         self._producers: dict[int, Producer] = {}
-        self._order: deque[int] = deque()  # ids in the order in which they are looked at
+        self._order: deque[int] = deque()  # ids in the order in which they are considered for being forgotten
         self._most = most
         self._age = 0
-        # Producer id -> first offset of its open transaction; in the order of the offsets.
+        # Producer id -> first offset of its open transaction; ordered by offset.
         self.open: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -173,7 +173,7 @@ class ProducerState:
         timestamp: int,
         seen_ms: int,
     ) -> None:
-        """The batch is in the log."""
+        """Note a batch that is in the log."""
         last_sequence = (sequence + offset_delta) % SEQUENCES
         batch = SeenBatch(last_sequence, last_offset, offset_delta, timestamp)
         producer = self._producers.get(producer_id)
@@ -199,29 +199,29 @@ class ProducerState:
         self._producers[producer_id] = producer
 
     def _forget_one(self) -> None:
-        """Forget the first producer that was silent since it was last considered; if there is none among the first few, the last
-        of these without an open transaction."""
+        """Forget the first producer that was silent since it was last considered; if none of the first few was, the last of these
+        without an open transaction."""
         producers, order = self._producers, self._order
         victim: int | None = None
-        kept = []
+        passed = []
         for _ in range(min(_LOOKS, len(order))):
             key = order.popleft()
             if key in self.open:
-                kept.append(key)
+                passed.append(key)
                 continue
             if victim is not None:
-                kept.append(victim)
+                passed.append(victim)
             victim = key
             producer = producers[key]
             if producer.seen_ms <= producer.known_ms:
                 break
             producer.known_ms = producer.seen_ms  # also of a frozen producer: snapshots do not have it
-        order.extend(kept)
+        order.extend(passed)
         if victim is not None:
             del producers[victim]
 
     def _thawed(self, producer_id: int, producer: Producer) -> Producer:
-        """Replace a frozen producer by one that may be changed."""
+        """Replace a frozen producer by a copy that may be changed."""
         batches = list(producer.batches)
         thawed = Producer(producer.epoch, batches, producer.seen_ms, producer.coordinator_epoch, self._age)
         thawed.known_ms = producer.known_ms
@@ -237,11 +237,11 @@ class ProducerState:
         return self._producers.get(producer_id)
 
     def began(self, producer_id: int, offset: int) -> None:
-        """A batch of a transaction is in the log; the first one opens it."""
+        """Note a batch of a transaction that is in the log; the first batch opens it."""
         self.open.setdefault(producer_id, offset)
 
     def ended(self, producer_id: int, epoch: int, coordinator_epoch: int, seen_ms: int) -> int | None:
-        """A marker is in the log. Returns the transaction's first offset, None where none was open.
+        """Note a marker that is in the log. Returns the transaction's first offset, or None if none was open.
 
         A marker may have a higher epoch than the batches of the transaction: from then on the old epoch is fenced here.
         """

@@ -1,12 +1,10 @@
-"""Reading a log: where the batches of a fetch are, and how a look-up is repeated when segments change under it.
+"""Reading a log: finding the batches of a fetch, repeating a look-up when segments change under it, repairing an index.
 
-Any thread, without a lock: ``state.py`` says why that is safe. The data that a consumer gets are not read here; they leave the
-disk when the response is sent.
+Any thread, without a lock: ``state.py`` says why that is safe. The records for consumers are not read here; they leave the disk
+when the response is sent.
 
-Rebuilding an index that does not fit its segment.
-
-It runs on the thread whose look-up noticed it, for as long as reading all headers of the segment takes. Meanwhile ``files_lock``
-keeps compaction and retention from the files.
+An index that does not fit its segment is rebuilt on the thread whose look-up noticed it, which takes as long as reading all
+headers of the segment. Meanwhile ``files_lock`` keeps compaction and retention from the files.
 """
 
 from bisect import bisect_right
@@ -53,9 +51,9 @@ class IndexRepair:
 
 T = TypeVar("T")
 
-# The last bytes of a segment that this process wrote are taken to be in the page cache, up to so many, without asking the kernel.
+# The last bytes, up to this many, that this process wrote to a segment are assumed in the page cache without asking the kernel.
 HOT_BYTES = 16 * 1024 * 1024
-# Positions that are kept for readers that go on where they stopped. One reader needs one, so this is the number of readers.
+# Positions that are kept for readers that go on where they stopped. Each reader needs one, so this is the number of readers.
 READ_ENDS = 256
 # Segments that one read goes through. Each is a file that stays open until its records are sent.
 READ_SEGMENTS = 100
@@ -64,8 +62,8 @@ ATTEMPTS = 20
 
 
 class ReadResult(NamedTuple):
-    """Whole batches. The first may begin before the offset that was asked for. ``size`` is that of all regions, in bytes.
-    ``resident`` means that all of it is in the page cache."""
+    """Whole batches. The first may begin before the requested offset. ``size`` is that of all regions, in bytes. ``resident``
+    means that all of it is in the page cache."""
 
     regions: list[FileRegion]
     size: int
@@ -89,7 +87,7 @@ class LogReader:
         self.read_ends: dict[int, tuple[Segment, int]] = {}
 
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True, up_to: int | None = None) -> ReadResult:
-        """The batches from ``offset`` on, as many as fit ``max_bytes``; with ``at_least_one`` the first one even if it does not.
+        """The batches from ``offset`` on, as many as fit ``max_bytes``; with ``at_least_one`` the first even if it does not fit.
         They come from at most ``READ_SEGMENTS`` segments.
 
         The result ends at the high watermark, or at ``up_to`` if that is less. From there to the log's end it is empty. Raises
@@ -101,14 +99,14 @@ class LogReader:
         high_watermark, active, end = state.tail
         start = state.log_start_offset
         if not start <= offset < high_watermark or (up_to is not None and offset >= up_to):
-            if start <= offset <= state.log_end_offset:  # as in Kafka, also where nobody sees it yet
+            if start <= offset <= state.log_end_offset:  # as in Kafka, also if nobody sees it yet
                 return _new_result(ReadResult, ([], 0, high_watermark, start, True))
             raise self._out_of_range(offset)
         if up_to is None or up_to >= high_watermark:
-            # The usual reader goes on where it stopped, and takes all there is.
-            known = self.read_ends.get(offset)
-            if known is not None:
-                segment, position = known
+            # The usual reader goes on where it stopped, and takes the rest.
+            remembered = self.read_ends.get(offset)
+            if remembered is not None:
+                segment, position = remembered
                 size = end - position
                 if segment is active and 0 < size <= max_bytes and size <= HOT_BYTES and position >= segment.hot_from:
                     file = segment.log.file
@@ -128,7 +126,7 @@ class LogReader:
         self.read_ends.clear()
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
-        """``offset`` is at ``position``, or will be once it is appended."""
+        """Note that ``offset`` is at ``position``, or will be once it is appended."""
         ends = self.read_ends
         if len(ends) >= READ_ENDS and offset not in ends:
             ends.clear()
@@ -175,20 +173,20 @@ class LogReader:
                 break
             number += 1
             position = 0
-        # Read again: a compacted segment that has taken the place of the active one may go further than `tail` did.
+        # Read again: a compacted segment that has replaced the active segment may go further than `tail` did.
         return ReadResult(regions, size, state.high_watermark, state.log_start_offset, resident)
 
     def _locate(self, view: View, offset: int) -> tuple[int, int]:
-        """The number of the segment, and the position in it, of the batch that has ``offset`` or is the first one after it."""
+        """The number of the segment, and the position in it, of the batch with ``offset``, or of the first batch after it."""
         bases, segments = view
         number = bisect_right(bases, offset) - 1
         if number < 0:  # it was deleted just now
             raise self._out_of_range(offset)
-        known = self.read_ends.get(offset)
-        if known is not None and known[0] is segments[number]:
-            return number, known[1]
+        remembered = self.read_ends.get(offset)
+        if remembered is not None and remembered[0] is segments[number]:
+            return number, remembered[1]
         segment = segments[number]
-        # The size of a segment that grows is at least what was published.
+        # A growing segment is at least as large as was published.
         return number, segment.locate(offset, segment.size)
 
     def search(self, attempt: Callable[[], T]) -> T:

@@ -1,24 +1,24 @@
-"""The state of one log: the fields that its components share, and the failures that change them.
+"""The state that the components of one log share: its fields, failures, watchers, and the checkpoint of aborted transactions.
 
 ``Log`` (``log.py``) makes one ``LogState`` and gives it to its components, each of which does one thing to it: append, read, make
-durable, trim. What only one component needs is that component's own. Any thread may use a log.
+durable, trim. A component keeps its own state itself. Any thread may use a log.
 
 Locks, in the order in which one thread may take them:
 
 1. ``files_lock``, while files of closed segments are renamed or made again. Its holder waits for the disk; no append and no
    read takes it. Or ``Durability.sync_lock``, so that one thread at a time fsyncs the data of this log. No thread takes both.
 2. ``lock``, for everything that changes the end of the log or the row of its segments. Its holder may write to the page
-   cache, make files and flush indexes. It does not fsync, with one exception: a new segment begun after a failed write was
-   taken back (``cut_unsynced``).
+   cache, make files and flush indexes. It does not fsync, with one exception: a new segment that is begun after a failed write
+   was taken back (``cut_unsynced``).
 3. The locks of indexes and open files.
 
 What is read without a lock, and why that is safe, with or without the GIL:
 
-- A load or store of one attribute is atomic, and who sees the new value also sees what was written before it. So a reader
-  takes what belongs together from one attribute: ``tail`` and ``view`` are tuples that are replaced, never changed.
+- A load or store of one attribute is atomic, and a thread that sees the new value also sees what was written before it. So a
+  reader takes values that belong together from one attribute: ``tail`` and ``view`` are tuples that are replaced, never changed.
 - ``tail`` is stored last, after the bytes, the index entries and the offsets. The bytes below the size in it never change, and
   an index entry never disagrees with them.
-- Each offset only rises, so one that was read a moment ago is at worst too low, and a reader sees less than there is. The
+- Each offset only rises, so an offset that was read a moment ago is at worst too low, and a reader sees less than exists. The
   exception is ``recovery_point``, which the scrub puts back.
 - ``first_unstable`` is set before the ``tail`` that shows a transaction's first batch, and moves on before the ``tail`` that
   shows its marker; for an ABORT the index of aborted transactions has its entry by then.
@@ -26,22 +26,16 @@ What is read without a lock, and why that is safe, with or without the GIL:
 - A segment that left ``view`` keeps its bytes while it is open; opened anew it shows as a missing file, and the look-up begins
   again (``LogReader.search``).
 
-``txnindex-checkpoint`` in a partition's directory: how many durable entries each ``.txnindex`` has, and their checksum.
+``Watchers`` are the callbacks that run when a log grows: those of fetches that wait for records. Their lock guards the table and
+is not held during a callback.
 
-Most segments have no such index, because no ABORT marker is in them, so a missing file says nothing by itself. But if an index is
-lost or damaged, the records that it names would be read as committed. So the checkpoint says which entries there must be, and the
-start rebuilds from the log an index that does not have them.
-
-Entries beyond these were never synced. A power failure may have kept some of them, torn or with holes of zeros before them, which
-read like aborted transactions of producer 0. So the start keeps none of them: the log says what they were (``without_checkpoint``
-tells of the case in which it has to be read from its beginning).
-
-The checkpoint may lack a segment, or name one that no longer exists, because compaction and retention change the row of segments
-before it is written.
-
-The callbacks that run when a log grows: those of fetches that wait for records.
-
-Any thread. The lock guards the table and is not held during a callback.
+``txnindex-checkpoint`` in a partition's directory says how many durable entries each ``.txnindex`` has, and their checksum. Most
+segments have no such index, because no ABORT marker is in them, so a missing file says nothing by itself. But if an index is lost
+or damaged, the records that it names would be read as committed. So the checkpoint says which entries must exist, and the start
+rebuilds from the log an index that lacks them. Later entries were never synced. A power failure may have kept some of them, torn
+or with holes of zeros before them, which read like aborted transactions of producer 0. So the start drops them and takes them
+from the log (``without_checkpoint`` tells when the log must be read from its beginning). The checkpoint may lack a segment, or
+name a missing segment, because compaction and retention change the row of segments before it is written.
 """
 
 import errno
@@ -70,7 +64,7 @@ Sums = dict[int, tuple[int, int]]
 
 
 def read(disk: Disk, directory: str) -> Sums:
-    """What the checkpoint says; nothing if it is missing or damaged. Raises OSError."""
+    """The checkpoint; empty if it is missing or damaged. Raises OSError."""
     path = f"{directory}/{NAME}"
     try:
         return {int(base): (int(count), int(crc)) for base, count, crc in lines_of(disk, path)}
@@ -92,8 +86,8 @@ def counts(segments: Sequence[Segment]) -> dict[Segment, int]:
 def without_checkpoint(segment: Segment, sums: Sums, recovery_point: int) -> bool:
     """Does the file have entries from before the recovery point of which the checkpoint says nothing? Reads them. Raises OSError.
 
-    That is so if the checkpoint is lost or the files are Kafka's. What this broker has added since its first checkpoint is about
-    later markers.
+    True if the checkpoint is lost or the files are Kafka's. Entries that this broker has added since its first checkpoint are
+    about later markers.
     """
     if segment.base_offset in sums or not len(segment.aborted):
         return False
@@ -101,7 +95,7 @@ def without_checkpoint(segment: Segment, sums: Sums, recovery_point: int) -> boo
 
 
 def agrees(segment: Segment, sums: Sums) -> bool:
-    """Does the file have the entries that the checkpoint names? Reads them. Raises OSError."""
+    """Does the file have the checkpoint's entries? Reads them. Raises OSError."""
     expected = sums.get(segment.base_offset)
     if expected is None:
         return True
@@ -110,7 +104,7 @@ def agrees(segment: Segment, sums: Sums) -> bool:
 
 
 class Watchers:
-    """Callbacks by token. ``callbacks`` is read without the lock to see whether there are any."""
+    """Callbacks by token. ``callbacks`` is read without the lock to see whether it is empty."""
 
     __slots__ = ("_lock", "_next_token", "callbacks")
 
@@ -143,7 +137,7 @@ class Watchers:
 logger = get_logger("storage")
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
-# Errors that pass: no space, too many files. Others (EIO, a read-only file system) take the partition offline.
+# Transient errors: no space, too many files. Others (EIO, a read-only file system) take the partition offline.
 _TRANSIENT = NO_ROOM | {
     errno.EFBIG,
     errno.EMFILE,
@@ -163,7 +157,7 @@ class View(NamedTuple):
 
 @attrs.define
 class LoadedLog:
-    """What recovery has found on disk. ``segments`` are in order and at least one; the last is the active one. ``snapshots`` are
+    """The log as recovery loaded it. ``segments`` are in order, at least one; the last is the active one. ``snapshots`` are
     the offsets of snapshot files."""
 
     segments: list[Segment]
@@ -176,7 +170,7 @@ class LoadedLog:
     # The indexes of the active segment were written to their files, which are not durable yet.
     indexes_written: bool = False
     has_entries: bool = False
-    # What the checkpoint says of the indexes of aborted transactions.
+    # The checkpoint of the indexes of aborted transactions.
     aborted_sums: Sums = attrs.Factory(dict)
 
 
@@ -235,7 +229,7 @@ class LogState:
         wake_soon: Callable[[], None],
         observe_fsync: Callable[[float], None],
     ) -> None:
-        """``wake_soon`` calls the log's watchers from another thread. ``observe_fsync`` is told how long (s) each fsync of data
+        """``wake_soon`` calls the log's watchers from another thread. ``observe_fsync`` gets the seconds that each fsync of data
         took."""
         # -- Never change.
         self.disk = disk
@@ -252,33 +246,33 @@ class LogState:
         # -- Replaced as a whole by the thread that changes the topic's settings; ``LogManager`` has one at a time.
         self.config = config
 
-        # -- Set by the thread that opens the log, before others know of it.
+        # -- Set by the thread that opens the log, before other threads know of it.
         self.leader_epoch = 0
-        self.first_offset = 0  # the log end offset at that time: what this process has appended comes after it
+        self.first_offset = 0  # the log end offset at that time: the appends of this process come after it
 
-        # -- By thread (its ident), how many bytes it has sent to consumers: each thread changes its own number only.
+        # -- Bytes sent to consumers, by thread (its ident): each thread changes its own number only.
         self.sent_bytes: defaultdict[int, int] = defaultdict(int)
 
         # -- Changed under ``lock``; all but ``producers`` and ``cut_unsynced`` are also read without it.
         # The StorageError that every use raises since the machine failed. Set without the lock where a read fails.
         self.offline: StorageError | None = StorageError(f"{topic}-{partition} is not open yet")
-        # Where the log ended, and when (monotonic, s), when the disk had no room for what was to be written last. Any thread.
+        # The log end offset, and the time (monotonic, s), when the disk last had no room for a write. Any thread.
         self.full_since: tuple[int, float] | None = None
         self.deleted = False
         self.log_start_offset = 0  # the first that is served
-        self.log_end_offset = 0  # the next to be given
-        # The end of what consumers see: the log end offset or, with ``visible=durable``, what of it is fsynced.
+        self.log_end_offset = 0  # the next to be assigned
+        # The end of what consumers see: the log end offset or, with ``visible=durable``, the fsynced part.
         self.high_watermark = 0
         self.view = View((), ())
-        # What a reader needs to know of the end, published as one: high watermark, active segment, its size.
+        # The end as readers need it, published as one value: high watermark, active segment, its size.
         self.tail: tuple[int, Segment | None, int] = (0, None, 0)
         self.active: Segment | None = None
         self.producers = ProducerState()
         self.first_unstable: int | None = None  # where the oldest open transaction begins
         # In the future (monotonic s) while writes are being throttled: appends then belong on a thread that may wait.
         self.slow_until = 0.0
-        self.has_entries = False  # there may be entries among the batches; durable before the first one is appended
-        self.appended_bytes = 0  # by this process
+        self.has_entries = False  # there may be entries among the batches; durable before the first is appended
+        self.appended_bytes = 0  # appended by this process
         self.cut_unsynced = False  # a failed write was taken back from the active segment, and that is not durable yet
         self.dir_dirty = False  # a file was made that is not durable in its directory
 
@@ -286,18 +280,18 @@ class LogState:
         self.durable_offset = 0
 
         # -- Changed by the background thread, or by the threads that close the logs after it has ended.
-        self.recovery_point = 0  # before it everything is so durable that recovery need not look at it
-        self.first_dirty_offset = 0  # compaction has seen what is before
+        self.recovery_point = 0  # recovery need not look at anything before it
+        self.first_dirty_offset = 0  # compaction has seen the records before it
         self.dense_from = 0  # no gap between offsets reaches beyond here
 
-        # -- Changed by the thread that has just written the checkpoint files: what these say.
+        # -- Changed by the thread that has just written the checkpoint files: their content.
         self.saved_point = 0  # of the recovery point
         self.saved_start = 0  # of the log start offset
 
     # -- the row of segments and the end -------------------------------------------------------------------------------
 
     def publish(self, end_offset: int, segment: Segment) -> None:
-        """The log ends there, and readers see it, unless that waits for an fsync. ``lock`` is held."""
+        """End the log there and show it to readers, unless that waits for an fsync. ``lock`` is held."""
         self.log_end_offset = end_offset
         if not self.config.shows_durable:
             self.high_watermark = end_offset
@@ -316,7 +310,7 @@ class LogState:
         self.view = View(tuple(segment.base_offset for segment in segments), segments)
 
     def segments_from(self, offset: int) -> tuple[Segment, ...]:
-        """The segments that have ``offset`` or later ones in them, at least the last. ``lock`` is held."""
+        """The segments that have ``offset`` or later offsets, at least the last. ``lock`` is held."""
         segments = self.view.segments
         first = len(segments) - 1
         while first > 0 and segments[first].base_offset > offset:
@@ -336,7 +330,7 @@ class LogState:
         return self.failed("records could not be written", error)
 
     def failed(self, what: str, error: OSError) -> StorageError:
-        """What to raise for an error of the machine. Unless it is one that passes, the partition goes offline."""
+        """The error to raise when the machine failed. Unless it is transient, the partition goes offline."""
         if error.errno in NO_ROOM:
             self.full_since = self.log_end_offset, self.clock.monotonic()
         if error.errno in _TRANSIENT:
@@ -344,11 +338,11 @@ class LogState:
         return self.go_offline(f"{what}: {error}")
 
     def go_offline(self, why: str) -> StorageError:
-        """From now on every use fails, until the broker is started again and recovery has looked at the files. Any thread, with
-        any lock. Returns the error to raise."""
+        """Make every use fail from now on, until the broker is started again and recovery has examined the files. Any thread,
+        with any lock. Returns the error to raise."""
         message = f"{self.topic}-{self.partition} is offline: {why}"
         if self.offline is None:
-            # Never raised itself: it would gather the frames of all who raise it, with their files and buffers.
+            # Never raised itself: it would gather the frames of all threads that raise it, with their files and buffers.
             self.offline = StorageError(message)
             logger.error("partition_taken_offline", topic=self.topic, partition=self.partition, reason=why)
             self.wake_soon()  # not here: ``lock`` may be held

@@ -1,11 +1,11 @@
-"""Looking up offsets by time: the first record that is not older, and the one with the largest timestamp.
+"""Looking up offsets by time: the first record that is not older, and the record with the largest timestamp.
 
 On a thread that may wait: batches are read from the disk and decompressed. As in ``reading.py`` no lock is taken, except to read
 the end of the active segment.
 
-The broker may never have looked into a batch before. A batch that matches its checksum but cannot be read, or is too large to be
-decompressed, or does not have the record that its header promises, is answered as a whole: with its first offset, from which a
-consumer misses nothing, and the timestamp of its header. So are batches for which one look-up has no work left to spend.
+The broker may never have read the records of a batch before. A batch that matches its checksum but cannot be read, or is too
+large to be decompressed, or lacks the record that its header promises, is answered as a whole: with its first offset, from which
+a consumer misses nothing, and the timestamp of its header. So are batches once a look-up has spent its budget.
 """
 
 from bisect import bisect_right
@@ -30,7 +30,7 @@ from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import ENTRY, LOG_OVERHEAD, check_crc, read_header
 from protocol.kafka.records.record_scan import first_record, latest_record
 
-# One look-up decompresses batches until it has opened so many, or so many bytes. Two batches are enough if the headers are true.
+# A look-up decompresses at most this many batches and bytes. Two batches are enough if the headers are true.
 MOST_OPENED = 16
 _MOST_OPENED_BYTES = 2 * inspection.LARGEST_BYTES
 
@@ -47,7 +47,7 @@ class Latest(NamedTuple):
 
 
 class _Budget:
-    """What one look-up may still decompress."""
+    """The rest that one look-up may decompress."""
 
     def __init__(self) -> None:
         self.batches = MOST_OPENED
@@ -55,7 +55,7 @@ class _Budget:
         self.bytes = _MOST_OPENED_BYTES
 
     def spend(self, header: Header) -> bool:
-        """False if there is not enough left for this batch. Its bytes are only known when it was opened."""
+        """False if the rest is too small for this batch, whose size is only known once it was opened."""
         self.batches -= 1
         self.records -= header[RECORD_COUNT]
         return self.batches >= 0 and self.records >= 0 and self.bytes > 0
@@ -70,11 +70,11 @@ class TimeLookup:
         self._state = state
         self._reader = reader
         self._large = large
-        # By the base offset of the segment. Replaced as a whole: of two look-ups at once one may drop what the other found.
+        # By the base offset of the segment. Replaced as a whole: of two look-ups at once one may drop the other's result.
         self._latest: dict[int, Latest] = {}
 
     def timestamp_at(self, offset: int) -> int:
-        """The largest timestamp (ms) of the first batch that has ``offset`` or a later one; -1 if there is none, or if it has no
+        """The largest timestamp (ms) of the first batch with ``offset`` or a later offset; -1 if none exists, or it has no
         timestamp. Reads no more than the headers of some batches. Raises StorageError, Refusal."""
         if self._state.offline is not None:
             raise self._state.why_unavailable()
@@ -130,11 +130,11 @@ class TimeLookup:
                 if not budget.spend(header):
                     return _answer_as_a_whole(header, start)
                 try:
-                    found = self._first_record(segment, at, header, timestamp, start, budget)
+                    record = self._first_record(segment, at, header, timestamp, start, budget)
                 except ProtocolError:
                     return _answer_as_a_whole(header, start)
-                if found is not None:
-                    return found
+                if record is not None:
+                    return record
             if segment is active:
                 break
         return None
@@ -142,8 +142,8 @@ class TimeLookup:
     def _first_record(
         self, segment: Segment, position: int, header: Header, timestamp: int, start: int, budget: _Budget
     ) -> tuple[int, int] | None:
-        """Raises ProtocolError if the producer wrote a batch that cannot be read, CorruptSegment if the disk has damaged it."""
-        if header[ATTRIBUTES] & ENTRY:  # its messages have all been published together
+        """Raises ProtocolError if the producer wrote an illegible batch, CorruptSegment if the disk has damaged it."""
+        if header[ATTRIBUTES] & ENTRY:  # its messages were published together
             return _answer_as_a_whole(header, start)
         batch = _read(segment, position, header)
         parsed = read_header(batch)
@@ -155,7 +155,7 @@ class TimeLookup:
         return inspection.inspect(batch, parsed, self._state.config, self._large, look)
 
     def max_timestamp_offset(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record that has the largest timestamp; None if no record has one.
+        """(offset, timestamp) of the first record with the largest timestamp; None if no record has any.
 
         Raises StorageError.
         """
@@ -167,9 +167,9 @@ class TimeLookup:
         start = self._state.log_start_offset
         best: Latest | None = None
         for segment in self._state.view.segments:
-            found = self._latest_of(segment, start)
-            if found.position >= 0 and (best is None or found.timestamp > best.timestamp):
-                best = found
+            latest = self._latest_of(segment, start)
+            if latest.position >= 0 and (best is None or latest.timestamp > best.timestamp):
+                best = latest
         if best is None:
             return None
         header = best.segment.header(best.position, best.end)
@@ -182,7 +182,7 @@ class TimeLookup:
         return found_record or _answer_as_a_whole(header, start)
 
     def _latest_of(self, segment: Segment, start: int) -> Latest:
-        """Usually the time index has the answer. If some records of its batch were deleted, or compaction has left none of them,
+        """Usually the time index has the answer. If some records of its batch were deleted, or compaction has removed them all,
         the headers are read, and the result is kept for the next time."""
         state = self._state
         if segment is state.active:
@@ -200,11 +200,11 @@ class TimeLookup:
         known = self._latest.get(segment.base_offset)
         if known is None or not _still_true(known, segment, start, end):
             known = Latest(segment, start, segment.locate(start, end), -1, -1)
-        found = self._walk(known, start, end)
-        there = state.view.segments
-        kept = {base: latest for base, latest in self._latest.items() if latest.segment in there}
-        self._latest = kept | {segment.base_offset: found}
-        return found
+        walked = self._walk(known, start, end)
+        segments = state.view.segments
+        current = {base: latest for base, latest in self._latest.items() if latest.segment in segments}
+        self._latest = current | {segment.base_offset: walked}
+        return walked
 
     def _walk(self, known: Latest, start: int, end: int) -> Latest:
         """``known``, extended to ``end``."""
@@ -221,7 +221,7 @@ class TimeLookup:
         return Latest(segment, start, end, timestamp, position)
 
     def _latest_from(self, segment: Segment, position: int, header: Header, start: int) -> int:
-        """The largest timestamp among those records of a batch that the log start offset has left; -1 if none has one."""
+        """The largest timestamp of a batch's records from the log start offset on; -1 if none has any."""
         if header[ATTRIBUTES] & ENTRY:
             return header[MAX_TIMESTAMP]
         batch = _read(segment, position, header)
@@ -231,10 +231,10 @@ class TimeLookup:
             return latest_record(parsed, data, start, inspection.MOST_RECORDS)
 
         try:
-            found = inspection.inspect(batch, parsed, self._state.config, self._large, look)
+            record = inspection.inspect(batch, parsed, self._state.config, self._large, look)
         except ProtocolError:
             return header[MAX_TIMESTAMP]
-        return -1 if found is None else found[1]
+        return -1 if record is None else record[1]
 
 
 def _answer_as_a_whole(header: Header, start: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""What a log does for transactions: which producers may write to one, its markers, and which transactions were aborted.
+"""Transactions in one log: the producers that may write to one, the markers, and the index of aborted transactions.
 
 A producer may append to a transaction from the moment the coordinator says so (``allow``) until the marker is in the log. Both
-happen under ``lock``, so no batch gets in between. The marker is one more batch. An ABORT is written to the segment's index of
+happen under ``lock``, so no batch gets in between. The marker is itself a batch. An ABORT is written to the segment's index of
 aborted transactions before the marker is published, so that a reader that may read past the marker can also look it up.
 """
 
@@ -20,7 +20,7 @@ from protocol.kafka.records.records import build_marker
 
 
 class ProducerDescription(NamedTuple):
-    """What DescribeProducers returns; -1 for what is not known or does not apply."""
+    """A row of DescribeProducers' response; -1 for unknown or unused values."""
 
     producer_id: int
     epoch: int
@@ -40,7 +40,7 @@ class Transactions:
         self._state = state
         self._rolling = rolling
         self._watchers = watchers
-        # A row of segments, and those of them that may have aborted transactions, with their base offsets.
+        # A row of segments; those that may have aborted transactions; and the base offsets of the latter.
         self._having: tuple[View | None, list[int], list[Segment]] = (None, [], [])
         self.writers: dict[int, int] = {}
 
@@ -57,11 +57,11 @@ class Transactions:
         return self.writers.get(producer_id) == epoch
 
     def knows(self, producer_id: int) -> bool:
-        """Whether the log has anything of this producer that it remembers. Takes no lock."""
+        """Whether the log remembers this producer. Takes no lock."""
         return self._state.producers.get(producer_id) is not None
 
     def check(self, producer_id: int, epoch: int, transactional: bool) -> None:
-        """May this batch be appended? ``lock`` is held. Raises InvalidTransactionState if not."""
+        """Raises InvalidTransactionState if this batch may not be appended. ``lock`` is held."""
         state = self._state
         if transactional:
             if self.writers.get(producer_id) != epoch:
@@ -140,11 +140,11 @@ class Transactions:
     def aborted(self, offset: int, read: ReadResult, stable: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in what was read from ``offset`` on, below ``stable``; oldest marker first.
 
-        There may also be some that begin after what was read. Raises StorageError.
+        They may include transactions that begin after the end of the read. Raises StorageError.
         """
-        found: list[AbortedTransaction] = []
+        transactions: list[AbortedTransaction] = []
         if not read.size:
-            return found
+            return transactions
         state = self._state
         view = state.view
         end = -1
@@ -154,7 +154,7 @@ class Transactions:
                     continue
                 if end < 0:
                     end = self._end_of(read, stable)
-                if segment.aborted.collect(offset, end, found):
+                if segment.aborted.collect(offset, end, transactions):
                     break
         except FileNotFoundError:
             if view is state.view:
@@ -162,12 +162,12 @@ class Transactions:
             return self.aborted(offset, read, stable)  # the segments were deleted meanwhile
         except OSError as error:
             raise state.failed("the index of aborted transactions could not be read", error) from error
-        return found
+        return transactions
 
     def _with_aborted(self, view: View, offset: int) -> list[Segment]:
         """The segments of ``view`` that may have aborted transactions whose marker is at ``offset`` or later. Raises OSError.
 
-        Only the last segment of a row gets any, so the others are looked at once for each row: a log may have thousands.
+        Only the last segment of a row gets any, so the others are examined once for each row: a log may have thousands.
         """
         known, bases, having = self._having
         if known is not view:
@@ -180,7 +180,7 @@ class Transactions:
         return having[bisect_left(bases, first) :]
 
     def _end_of(self, read: ReadResult, most: int) -> int:
-        """An offset after all that was read, as close to its end as the offset index tells, and at most ``most``."""
+        """An offset after everything in ``read``, as close to its end as the offset index tells, and at most ``most``."""
         region = read.regions[-1]
         for segment in reversed(self._state.view.segments):
             if segment.log.path == region.file.path:
@@ -188,7 +188,7 @@ class Transactions:
         return most
 
     def oldest_open(self) -> tuple[int, int] | None:
-        """The producer whose transaction holds the last stable offset, and when (ms) it has last written. None: no one's."""
+        """The producer whose transaction holds the last stable offset, and when (ms) it last wrote; None if none does."""
         state = self._state
         with state.lock:
             producer_id = next(iter(state.producers.open), None)

@@ -1,11 +1,10 @@
-"""Removing the oldest records of a log, and replacing its closed segments.
+"""Removing the oldest records of a log, replacing its closed segments, and beginning new ones.
 
-First the log start offset moves, which readers see at once; then it is made durable; then the files are renamed, and removed
-later. Any thread that may wait for the disk.
+Trimming: first the log start offset moves, which readers see at once; then it is made durable; then the files are renamed, and
+removed later. Any thread that may wait for the disk.
 
-When a log begins a new segment, and how. Kafka's rules (LogSegment.shouldRoll).
-
-The caller holds the log's ``lock``; ``configure`` takes it itself.
+Rolling to a new segment follows Kafka's rules (LogSegment.shouldRoll). The caller holds the log's ``lock``; ``configure`` takes
+it itself.
 
 Tests: tests/storage/log/test_log.py,
 tests/storage/log/test_failed_rolls.py.
@@ -35,7 +34,7 @@ class Trimming:
         delete_later: Callable[[list[str], int], None],
     ) -> None:
         """``save_log_start`` makes the log start offset durable before it returns. ``delete_later(paths, ms)`` removes files
-        after so many ms, on another thread."""
+        after that many ms, on another thread."""
         self._state = state
         self._reader = reader
         self._durability = durability
@@ -86,11 +85,11 @@ class Trimming:
                 state.set_segments(segments[count:])
                 self._reader.forget_positions()
             try:
-                # A segment that was just begun must not be lost once the old ones are. The next flush syncs the directory once
-                # more: it does not wait here, and must not take the directory for durable before it is.
+                # A segment that was just begun must not be lost once the old segments are. The next flush syncs the directory
+                # again: it does not wait here, and must not take the directory for durable before it is.
                 if state.dir_dirty:
                     state.disk.sync_dir(state.dir)
-                # Checkpoints remove the snapshots: the newest may have the offset of one of these segments.
+                # Checkpoints remove the snapshots, because the newest may have the offset of one of these segments.
                 paths = [path for segment in segments[:count] for path in segment.paths()]
                 self.discard([path for path in paths if not path.endswith(SNAPSHOT)])
             except OSError as error:
@@ -119,11 +118,11 @@ class Trimming:
         self._reader.forget_positions()
 
     def expect_gaps_before(self, offset: int) -> None:
-        """Compaction is about to make gaps between offsets, all before this one. Background thread."""
+        """Note that compaction is about to make gaps between offsets, all before ``offset``. Background thread."""
         self._state.dense_from = max(self._state.dense_from, offset)
 
     def mark_cleaned(self, offset: int) -> None:
-        """Compaction has seen the records before this offset. Background thread."""
+        """Note that compaction has seen the records before this offset. Background thread."""
         self._state.first_dirty_offset = offset
 
 
@@ -150,7 +149,7 @@ class Rolling:
                 self.set_roll_time(state.active)
 
     def set_roll_time(self, segment: Segment) -> None:
-        """Set when ``segment`` is full by age: counted from the time of its first batch, or from its creation if that has none.
+        """Set when ``segment`` is full by age: counted from the time of its first batch, or from its creation if unknown.
 
         ``lock`` is held.
         """
@@ -168,7 +167,7 @@ class Rolling:
             segment.roll_at_ms = -1
 
     def roll(self, now_ms: int) -> Segment:
-        """Begin a new segment, unless the active one is empty. Returns the active one. ``lock`` is held. Raises StorageError."""
+        """Begin a new segment unless the active one is empty. Returns the active one. ``lock`` is held. Raises StorageError."""
         state = self._state
         old = state.active
         assert old is not None
@@ -199,7 +198,7 @@ class Rolling:
         try:
             file.sync()
         except OSError as error:
-            # Whatever the error, a full disk included: the kernel takes the pages for clean now, so the next fsync would succeed
+            # Whatever the error, a full disk included: the kernel now takes the pages for clean, so the next fsync would succeed
             # without having written them.
             raise state.go_offline(f"fsync failed: {error}") from error
         state.cut_unsynced = False

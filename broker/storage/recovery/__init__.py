@@ -1,1 +1,1 @@
-"""What happens when a data directory is opened: directories are checked, logs are read, damage is put right."""
+"""Opening a data directory: directories are checked, logs are read, damage is repaired."""

@@ -1,7 +1,7 @@
 """Directories of partitions that the catalogue does not know: topics that were copied into the data directory or whose catalogue
-was lost, and what interrupted creations and deletions have left.
+was lost, and leftovers of interrupted creations and deletions.
 
-Runs on the thread that opens the broker. Directories that are not a partition's are left alone, whatever they are called.
+Runs on the thread that opens the broker. Directories that are not a partition's are left alone, whatever their names.
 """
 
 import json
@@ -21,9 +21,8 @@ from broker.storage.log.log import Log
 
 logger = get_logger("storage")
 
-# Keys in the catalogue. The first is there since the catalogue was first brought in step with the directories; without it the
-# catalogue is a new one. The second has the topics that were adopted and of which the checkpoint files do not say everything yet
-# (JSON).
+# Keys in the catalogue. The first exists since the catalogue was first brought in step with the directories; a catalogue without
+# it is new. The second has the adopted topics of which the checkpoint files do not say everything yet (JSON).
 TAKEN_IN = "directories_taken_in"
 UNSETTLED = "topics_not_settled"
 
@@ -35,14 +34,14 @@ class _Orphan:
     number: int
     path: str
     metadata: PartitionMetadata
-    has_metadata: bool  # the file is there, legible or not
+    has_metadata: bool  # the file exists, legible or not
     has_records: bool
-    is_unfinished: bool  # or complete and never written to, which looks the same
+    is_unfinished: bool  # a complete directory that was never written to looks the same
 
 
 @attrs.frozen
 class Adoption:
-    """``directory`` is the data directory. ``new_id`` draws a random id; ``delete_later`` removes paths after so many ms."""
+    """``directory`` is the data directory. ``new_id`` draws a random id; ``delete_later`` removes paths after that many ms."""
 
     disk: Disk
     directory: str
@@ -51,14 +50,14 @@ class Adoption:
     delete_later: Callable[[list[str], int], None]
 
     def take_in(self, names: list[str], rows: dict[str, TopicRow]) -> set[str]:
-        """Decide what becomes of the directories ``names``, which have no row in the catalogue.
+        """Decide about the directories ``names``, which have no row in the catalogue.
 
-        What a deletion or an unfinished creation has left is removed. Topics that were put there by hand, or whose catalogue was
-        lost, get a row, in the catalogue and in ``rows``. Returns the names of those, and of those that an earlier start has
+        The rest of a deletion or an unfinished creation is removed. Topics that were put there by hand, or whose catalogue was
+        lost, get a row, in the catalogue and in ``rows``. Returns their names, and the names of topics that an earlier start has
         taken in and not settled (``settle``). Raises OSError, StorageError.
 
-        A partition that was made and never written to looks like what a creation that was interrupted has left. It stays if the
-        catalogue is new, or if another partition of its topic was written to.
+        A partition that was made and never written to looks like an interrupted creation. It stays if the catalogue is new, or if
+        another partition of its topic was written to.
         """
         catalogue = self.catalogue
         deleted_ids = catalogue.deleted_topic_ids()
@@ -76,7 +75,7 @@ class Adoption:
                 changed = self._remove_unfinished(topic, orphans, row) or changed
         if without_row:
             adopted.update(without_row)
-            # Before the rows: if this start is interrupted, the next one finds the rows and must not believe the checkpoints.
+            # Before the rows: if this start is interrupted, the next start finds the rows and must not believe the checkpoints.
             catalogue.set_meta(UNSETTLED, json.dumps(sorted(adopted)))
         for topic, orphans in without_row.items():
             rows[topic] = self._adopt(topic, orphans)
@@ -87,13 +86,13 @@ class Adoption:
                 catalogue.forget_deleted_topics(deleted_ids)
             if catalogue.meta(TAKEN_IN) is None:
                 catalogue.set_meta(TAKEN_IN, "1")
-        except StorageError as error:  # a full disk: the next start does it again
+        except StorageError as error:  # a full disk: the next start tries again
             logger.warning("catalogue_not_updated", error=str(error))
         return adopted
 
     def _orphans(self, names: list[str], deleted_ids: set[uuid.UUID]) -> tuple[dict[str, list[_Orphan]], bool]:
-        """The directories of partitions by topic, without those of deleted topics, which are renamed and removed later; and
-        whether there were such."""
+        """The directories of partitions by topic, and whether there were directories of deleted topics, which are left out,
+        renamed and removed later."""
         by_topic: dict[str, list[_Orphan]] = {}
         renamed = False
         for name in names:
@@ -111,7 +110,7 @@ class Adoption:
         return by_topic, renamed
 
     def _orphan(self, name: str) -> tuple[str, _Orphan | None]:
-        """The topic and what is there; None if a directory is not a partition's, or must not be touched."""
+        """The topic and its orphan; None if the directory is not a partition's, or must not be touched."""
         disk, path = self.disk, f"{self.directory}/{name}"
         parsed = partition_dir.parse_name(name)
         if parsed is None or not disk.is_dir(path):
@@ -133,7 +132,7 @@ class Adoption:
         return topic, _Orphan(number, path, metadata, has_metadata, has_records, unfinished)
 
     def _keep_illegible(self, orphans: list[_Orphan]) -> bool:
-        """Move those aside that have records, and a partition.metadata that cannot be read. True if there were some.
+        """Move aside orphans that have records and an illegible partition.metadata. True if there were some.
 
         The catalogue is not new and does not know their topic. Most likely the topic was deleted, and the power failed before
         both the text and the directory's new name were on the disk. A deleted topic must not come back by itself.
@@ -146,8 +145,8 @@ class Adoption:
         return bool(illegible)
 
     def _remove_unfinished(self, topic: str, orphans: list[_Orphan], row: TopicRow | None) -> bool:
-        """Remove what a creation has left that was interrupted; partitions that the topic of ``row`` does not have stay. True if
-        there were some."""
+        """Remove directories of an interrupted creation; partitions that the topic of ``row`` lacks stay. True if any was
+        removed."""
         removed = False
         for orphan in orphans:
             if orphan.is_unfinished and (row is None or orphan.metadata.topic_id in (None, row.topic_id)):
@@ -160,22 +159,22 @@ class Adoption:
 
     def _adopt(self, topic: str, orphans: list[_Orphan]) -> TopicRow:
         """Give a topic a row. It has as many partitions as its directories say: CreatePartitions writes the new number into new
-        directories before it is valid and into the old ones afterwards, so the largest number is the right one."""
+        directories before it is valid and into the old ones afterwards, so the largest number is right."""
         disk = self.disk
         if any(orphan.metadata.topic_id is not None for orphan in orphans):
-            # A directory that was not even finished counts for nothing beside those that were.
+            # An unfinished directory counts for nothing beside finished directories.
             for torn in [o for o in orphans if o.is_unfinished and o.metadata.topic_id is None]:
                 partition_dir.remove(disk, torn.path)
                 orphans.remove(torn)
-        # An id beside records is worth more than one without.
+        # An id beside records is worth more than an id without.
         ids = [
             o.metadata.topic_id
             for o in sorted(orphans, key=lambda o: not o.has_records)
             if o.metadata.topic_id is not None
         ]
         topic_id = ids[0] if ids else self.new_id()
-        said = [o.metadata.partitions or 0 for o in orphans if o.metadata.topic_id == topic_id]
-        total = max([o.number + 1 for o in orphans] + [number for number in said if number <= MOST_PARTITIONS])
+        numbers = [o.metadata.partitions or 0 for o in orphans if o.metadata.topic_id == topic_id]
+        total = max([o.number + 1 for o in orphans] + [number for number in numbers if number <= MOST_PARTITIONS])
         row = TopicRow(topic, topic_id, total)
         present = {orphan.number for orphan in orphans}
         for number in range(total):
@@ -193,8 +192,8 @@ class Adoption:
 def settle(
     catalogue: Catalogue, partitions: Mapping[tuple[str, int], Log], save_recovery_points: Callable[[], None]
 ) -> None:
-    """Move the recovery points of the topics that were taken in to the ends of their logs, and save them. Beyond its recovery
-    point a log must not have gaps, and these logs may have some anywhere. From then on the checkpoints are trusted.
+    """Move the recovery points of the adopted topics to the ends of their logs, and save them. Beyond its recovery point a log
+    must not have gaps, and these logs may have gaps anywhere. From then on the checkpoints are trusted.
 
     Called when all logs are open and the other checkpoints are saved. A topic with a partition that is offline waits for a later
     start. Raises StorageError.

@@ -1,8 +1,6 @@
-"""Finishing what deletion and compaction had begun when the broker died.
+"""The log that recovery is to open: its description, dropping its segments, and finishing interrupted deletions and compactions.
 
 At the start, on the thread that opens the broker. The names of the files tell what to do; only ``finish_swap`` reads headers.
-
-What recovery is given to open, how it drops segments, and how it reports that records are missing.
 
 Tests: tests/storage/recovery/test_recovery.py,
 tests/storage/recovery/test_missing_segments.py.
@@ -36,11 +34,11 @@ from broker.storage.segments.segment import (
 
 @attrs.frozen(kw_only=True)
 class LogOnDisk:
-    """What is to be opened. ``recovery_point`` and ``start_offset`` come from the checkpoints (0 without one)."""
+    """The log to be opened. ``recovery_point`` and ``start_offset`` come from the checkpoints (0 without one)."""
 
     files: OpenFiles
     directory: str
-    names: list[str]  # of the files in it that are a partition's
+    names: list[str]  # of the partition's files in it
     clean: bool  # the broker was stopped in order
     recovery_point: int
     start_offset: int
@@ -67,7 +65,7 @@ class LogOnDisk:
         )
 
     def lost(self, end_offset: int) -> StorageError:
-        """The error for a log that ends here, before its recovery point."""
+        """The error for a log that ends at ``end_offset``, before its recovery point."""
         return StorageError(
             f"{self.directory} ends at offset {end_offset}, but was durable up to {self.recovery_point}: records are lost. "
             "Bring the missing files back, or accept the loss by taking the partition's line out of "
@@ -92,7 +90,7 @@ _PASSING = (DELETED, CLEANED, SWAP, ".tmp")  # ends of temporary names
 
 
 def tidy(source: LogOnDisk) -> list[str]:
-    """Finish deletions and compactions. Returns the names of the files that are left. Raises OSError."""
+    """Finish deletions and compactions. Returns the names of the remaining files. Raises OSError."""
     disk, directory = source.files.disk, source.directory
     changed = False
     names = source.names
@@ -135,8 +133,8 @@ def finish_swap(files: OpenFiles, directory: str, name: str) -> None:
     """Finish the replacement of segments by a complete compacted one: remove their files and give its file its final name.
 
     In two durable steps, because if the new name survived a crash and the removals did not, old and new segments would overlap.
-    The index of aborted transactions is renamed before the log: as long as there is a ``.swap`` log, this runs again. The index
-    that has the final name is then the new one, or an old one to be replaced, or one without any record left.
+    The index of aborted transactions is renamed before the log: as long as a ``.swap`` log exists, this runs again. The index
+    with the final name is then the new index, or an old index to be replaced, or one whose segment has no record left.
     """
     disk = files.disk
     base = offset_of(name, LOG + SWAP)

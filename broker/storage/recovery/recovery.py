@@ -1,4 +1,4 @@
-"""Opening a log: making segments, offsets and producer state of the files on disk, and repairing what a crash has left.
+"""Opening a log: making segments, offsets and producer state from the files on disk, and repairing the damage of a crash.
 
 Runs at the start, on the thread that opens the broker, before other threads know the log.
 
@@ -14,12 +14,12 @@ every batch is verified: at most the last minute before a crash, and next to not
 | any other bad batch: a good one or a segment follows it      | damage: the partition goes offline (StorageError) |
 | the log ends before its recovery point                       | damage: the partition goes offline (StorageError) |
 | a segment before the recovery point is missing               | damage: the partition goes offline (StorageError) |
-| an empty segment with offsets that the one before has        | a new segment was begun and given up: dropped   |
+| an empty segment with offsets that the segment before has    | a new segment was begun and given up: dropped   |
 
-A segment is missing if the next one does not begin at the offset at which the one before ends, unless compaction may have been
-there, or if the first one begins after the log start offset.
+A segment is missing if the next segment does not begin where the segment before ends, unless compaction may have been there, or
+if the first segment begins after the log start offset.
 
-Indexes are rebuilt from the recovery point on, and wherever one does not fit its segment or its checkpoint
+Indexes are rebuilt from the recovery point on, and wherever an index does not fit its segment or its checkpoint
 (``storage/log/state.py``). Producer state, with the open transactions, is read from the newest valid snapshot that is not newer
 than the recovery point, and continued from the batches.
 """
@@ -54,7 +54,7 @@ from broker.storage.segments.segment import (
 
 logger = get_logger("storage")
 
-# An index without an entry for so many bytes of log with batches has lost some: no sensible interval is as long.
+# An index without an entry for this many bytes of log with batches has lost some: no sensible interval is that long.
 LARGEST_INDEX_GAP = 2 * 1024 * 1024
 
 
@@ -77,7 +77,7 @@ def load(source: LogOnDisk) -> LoadedLog:
         if file_name(base, TIME_INDEX) not in there:
             segment.times.is_missing()
             if file_name(base, OFFSET_INDEX) in there:
-                # Both are made again: a scan from where this one ends would find only the timestamps from there on.
+                # Both are rebuilt: a scan from the end of this index would find only the timestamps from there on.
                 disk.remove(segment.offsets.cached.path)
                 there.remove(file_name(base, OFFSET_INDEX))
         if file_name(base, OFFSET_INDEX) not in there:
@@ -86,14 +86,14 @@ def load(source: LogOnDisk) -> LoadedLog:
     loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names), has_entries=ENTRIES in names)
     _drop_left_over(source, loaded)
     while len(segments) > 1 and segments[1].base_offset <= source.start_offset:
-        drop(source, loaded, 0, 1)  # it was deleted, only its files were left
+        drop(source, loaded, 0, 1)  # it was deleted, but its files remained
     if source.start_known and segments[0].base_offset > source.start_offset:
         raise source.missing(source.start_offset, segments[0].base_offset)
     _check_closed(source, segments, names)
     _check_aborted(source, loaded, names)
     verify(source, loaded)
     if loaded.has_entries and ENTRIES not in names:
-        mark_entries(disk, directory)  # the files came without it
+        mark_entries(disk, directory)  # the log was copied here without the mark
     loaded.log_start_offset = max(source.start_offset, loaded.segments[0].base_offset)
     if loaded.log_end_offset < loaded.log_start_offset:
         # The log has lost more than its deleted records: it continues at its start offset.
@@ -122,12 +122,12 @@ def _drop_left_over(source: LogOnDisk, loaded: LoadedLog) -> None:
                     "empty_segment_dropped", path=empty.log.path, reason="the segment before has its offsets"
                 )
                 drop(source, loaded, number, number + 1)
-                continue  # there may be several: compare the next one with the same segment
+                continue  # there may be several: compare the next segment with the same segment
         number += 1
 
 
 def _known_end(segment: Segment, offset: int) -> tuple[int, bool]:
-    """The offset after the last batch that looks like one, found from the index entry before ``offset`` on; and whether the file
+    """The offset after the last batch that looks valid, searched from the index entry before ``offset`` on; and whether the file
     ends there."""
     position, _ = start_of_scan(segment, offset)
     end = segment.base_offset
@@ -178,9 +178,9 @@ def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> No
         else:
             segment.aborted.keep(sums.get(segment.base_offset, (0, 0))[0])
     if wrong:
-        found = aborted_transactions(loaded.segments[: loaded.segments.index(wrong[-1]) + 1], source.recovery_point)
+        aborted = aborted_transactions(loaded.segments[: loaded.segments.index(wrong[-1]) + 1], source.recovery_point)
         for segment in wrong:
-            entries = found.get(segment, [])
+            entries = aborted.get(segment, [])
             logger.warning("txnindex_rebuilt", path=segment.aborted.cached.path, entries=len(entries))
             segment.aborted.replace(entries)
             sums[segment.base_offset] = len(entries), segment.aborted.checksum(len(entries))
@@ -207,7 +207,7 @@ def indexed_end(segment: Segment, next_base: int) -> int | None:
             end = header[BASE_OFFSET] + header[LAST_DELTA] + 1
             newest = max(newest, header[MAX_TIMESTAMP])
         timestamp, offset = segment.times.largest()
-        if newest > timestamp:  # making the indexes again was interrupted
+        if newest > timestamp:  # rebuilding the indexes was interrupted
             return None
         if timestamp < 0:
             timeless = segment.size == 0 or next(segment.walk(0, segment.size))[1][MAX_TIMESTAMP] < 0

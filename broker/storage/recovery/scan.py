@@ -1,4 +1,4 @@
-"""Verifying a segment from a position on: the header, order and checksum of every batch, and what follows a bad one.
+"""Verifying a segment from a position on: header, order and checksum of every batch, and the bytes after a bad batch.
 
 Used by recovery at the start and by the scrub, on their threads. It reads the log file and changes nothing.
 """
@@ -13,12 +13,12 @@ from protocol.frames import crc32c
 from protocol.kafka.records.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
 
 CHUNK_BYTES = 1024 * 1024
-# What disks write as a whole. A page that is written again when the power fails may have old and new ones.
+# Disks write this many bytes as a whole. A page that is being overwritten when the power fails may have old and new sectors.
 SECTOR_BYTES = 512
-# The length of a batch is not zero, so a header does not begin with so many zeros.
+# The length of a batch is not zero, so a header does not begin with this many zeros.
 _LENGTH_END = 12
 
-# The cost of looking at one batch, in bytes that could be verified in the same time.
+# The cost of examining a batch, in bytes that could be verified in the same time.
 BATCH_COST_BYTES = 2048
 
 OnBatch = Callable[[int, Header], None]
@@ -48,8 +48,8 @@ def scan(
     on_batch: OnBatch = _nothing,
     stop_after: int | None = None,
 ) -> Scanned:
-    """Verify the batches from ``position`` to ``end`` of the file of the segment that begins with ``base_offset``. The first one
-    has ``offset`` or a later one.
+    """Verify the batches from ``position`` to ``end`` of the file of the segment that begins with ``base_offset``. The first
+    batch has ``offset`` or a later offset.
 
     No gap between offsets reaches beyond ``dense_from``, because compaction has not been there yet. The checksum of a batch does
     not cover its base offset and leader epoch; only such rules protect them. ``on_batch`` is called for every good batch. The
@@ -89,17 +89,17 @@ def scan(
         if at == 0:
             if len(data) < HEADER_SIZE:
                 return Scanned(position, offset, True)
-            want = header[LENGTH] + LOG_OVERHEAD  # larger than a chunk: once more, whole
+            want = header[LENGTH] + LOG_OVERHEAD  # larger than a chunk: read again, whole
     return Scanned(position, offset, False)
 
 
 def find_batch(file: File, position: int, end: int, offset: int) -> int | None:
-    """The position of the next good batch with ``offset`` or a later one, at ``position`` or after it; None if there is none.
+    """The position of the next good batch with ``offset`` or a later offset, at or after ``position``; None if there is none.
 
-    After a bad batch nothing tells where the next one begins, so every position is tried that looks like a header: the upper
+    After a bad batch nothing tells where the next batch begins, so every position is tried that looks like a header: the upper
     half of a possible offset, and the format's number in its place.
     """
-    # A batch behind here has an offset that the bytes up to there could have reached.
+    # A batch further on has an offset that the bytes in between could have reached.
     upper_halves = {(offset + ahead) >> 32 for ahead in (0, end - position)}
     prefixes = b"|".join(re.escape(half.to_bytes(4, "big")) for half in sorted(upper_halves))
     pattern = re.compile(b"(?=(?:" + prefixes + b").{12}\x02)", re.DOTALL)
@@ -110,7 +110,7 @@ def find_batch(file: File, position: int, end: int, offset: int) -> int | None:
         for match in pattern.finditer(data, 0, len(data)):
             at = match.start()
             if at + HEADER_SIZE > len(data):
-                break  # the next chunk has it whole
+                break  # the next chunk has the whole header
             header: Header = HEADER.unpack_from(data, at)
             size = header[LENGTH] + LOG_OVERHEAD
             if (

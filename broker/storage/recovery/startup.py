@@ -1,7 +1,7 @@
-"""What is read and put right in a data directory when the broker starts, and the mark that it leaves when it stops cleanly.
+"""Reading and repairing a data directory when the broker starts, and the mark that it leaves when it stops cleanly.
 
-Runs on the thread that opens or closes the broker, before and after all others. ``recovery.py`` opens a single partition; one
-that cannot be opened is offline, and the broker starts without it.
+Runs on the thread that opens or closes the broker, before and after all others. ``recovery.py`` opens a single partition; a
+partition that cannot be opened is offline, and the broker starts without it.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ CLEAN_TEXT = '{"version":0,"brokerEpoch":-1}'
 
 @attrs.frozen
 class Loaded:
-    """What the log manager takes over: every topic with its logs, and what the checkpoint files that can be trusted say."""
+    """The log manager's start: every topic with its logs, and the offsets of the trusted checkpoint files."""
 
     topics: list[tuple[TopicInfo, list[Log]]]
     checkpoints: Mapping[str, Offsets]
@@ -55,7 +55,7 @@ class Loaded:
 
 @attrs.frozen
 class _Checkpoints:
-    """What the checkpoint files say about all logs."""
+    """The content of the checkpoint files about all logs."""
 
     offsets: dict[str, Offsets]
     missing: set[str]  # names of the files
@@ -64,7 +64,7 @@ class _Checkpoints:
 
 @attrs.frozen
 class _Known:
-    """What the files of the data directory say about all logs."""
+    """The content of the data directory's files about all logs."""
 
     clean: bool
     checkpoints: _Checkpoints
@@ -154,8 +154,8 @@ def _open(around: Surroundings, data_dir: str, info: TopicInfo, config: LogConfi
     # True if compaction may have made gaps.
     gaps = key in saved[CLEANER_OFFSETS] or CLEANER_OFFSETS in checkpoints.damaged
     gaps = gaps or (CLEANER_OFFSETS in checkpoints.missing and log.config.compact)
-    # Compaction stays before the recovery point. If that is lost, a gap may be anywhere, and no segment must be truncated for
-    # one.
+    # Compaction stays before the recovery point. If that is lost, a gap may be anywhere, and no segment must be truncated
+    # because of a gap.
     dense_from = NEVER if adopted or (gaps and not recovery_point) else recovery_point if gaps else 0
     try:
         names = _list(around.disk, log.dir)
@@ -225,7 +225,7 @@ def _read_epochs(disk: Disk, log: Log) -> None:
 
 
 def mark_clean_stop(disk: Disk, directory: str) -> None:
-    """Say for the next start that every log is whole and durable. Raises StorageError."""
+    """Mark for the next start that every log is whole and durable. Raises StorageError."""
     try:
         replace_text(disk, f"{directory}/{CLEAN}", CLEAN_TEXT)
     except OSError as error:

@@ -1,8 +1,6 @@
-"""Verifying every batch of a log from its recovery point on, and rebuilding indexes and producer state from them.
+"""Verifying every batch of a log from its recovery point on, and rebuilding indexes, producer state and aborted transactions.
 
-At the start, on the thread that opens the broker. The table in ``recovery.py`` lists what may be found and what is done then.
-
-Rebuilding producer state and aborted transactions from the batches of a log, for recovery.
+At the start, on the thread that opens the broker. The table in ``recovery.py`` lists the possible damage and the reactions.
 
 Tests: tests/storage/recovery/test_recovery.py,
 tests/storage/log/test_state_aborted_checkpoint.py.
@@ -78,13 +76,13 @@ def replay_batch(
 
 
 def aborted_transactions(segments: Sequence[Segment], before: int) -> dict[Segment, list[AbortedTransaction]]:
-    """The aborted transactions by the segment of their ABORT marker, from the batches before this offset. ``segments`` begin with
-    the first one of the log.
+    """The aborted transactions by the segment of their ABORT marker, from the batches before this offset. ``segments`` begin
+    with the first segment of the log.
 
     Reads all headers and markers. Raises StorageError.
     """
     producers = ProducerState()
-    found: dict[Segment, list[AbortedTransaction]] = {}
+    by_segment: dict[Segment, list[AbortedTransaction]] = {}
     for segment in segments:
         next_offset = segment.base_offset
         try:
@@ -94,11 +92,11 @@ def aborted_transactions(segments: Sequence[Segment], before: int) -> dict[Segme
                 next_offset = header[BASE_OFFSET] + header[LAST_DELTA] + 1
                 aborted = replay_batch(producers, segment, position, header, 0)
                 if aborted is not None:
-                    found.setdefault(segment, []).append(aborted)
+                    by_segment.setdefault(segment, []).append(aborted)
         except CorruptSegment:
             if next_offset < before:
                 raise
-    return found
+    return by_segment
 
 
 logger = get_logger("storage")
@@ -122,8 +120,8 @@ def verify(source: LogOnDisk, loaded: LoadedLog) -> None:
     active = loaded.segments[-1]
     loaded.log_end_offset = max(offset, active.base_offset)
     if active.offsets.written or active.times.written:
-        # A page of one of them was full. If the other one, or the rest, were not written, the next start would find one index to
-        # end long before the other, but begin at the end of the longer one.
+        # A page of one index was full. If the other index, or the rest, were not written, the next start would find that an index
+        # ends long before the other, but begin at the end of the longer index.
         active.keep_indexes()
         loaded.indexes_written = True
     if loaded.log_end_offset < point:
@@ -234,7 +232,7 @@ def _load_producers(source: LogOnDisk, loaded: LoadedLog, point: int) -> int:
 
 
 def _replay(source: LogOnDisk, loaded: LoadedLog, known: int, first: int, position: int) -> None:
-    """Continue the producer state with the batches between the snapshot and where the scan begins."""
+    """Continue the producer state with the batches from the snapshot to the start of the scan."""
     for number, segment in enumerate(loaded.segments[: first + 1]):
         following = loaded.segments[number + 1].base_offset if number < first else None
         if following is not None and following <= known:

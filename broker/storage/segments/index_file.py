@@ -1,23 +1,20 @@
-"""A file of equal-sized, sorted entries with two numbers each: what the offset index and the time index have in common.
+"""The index files of a segment. The offset index and the time index are files of equal-sized, sorted entries with two numbers.
 
 A thread that appends holds the log's lock; any thread may search. The newest entries, at most a page of them, are in memory
 only: an index can always be rebuilt from the log, so it is written a page at a time, and after a crash it is trusted only up to
 the recovery point. A search reads one page of the file and keeps it, so memory does not grow with the log.
 
-``<base>.index``: the file positions of offsets. Kafka's format: pairs of int32, relative offset and file position.
+``<base>.index``: the file positions of offsets. Kafka's format: pairs of int32, relative offset and file position. There is an
+entry for about every ``index.interval.bytes`` of log. It names a batch by its last offset (relative to the segment's base) and
+the position where it begins.
 
-There is an entry for about every ``index.interval.bytes`` of log. It names a batch by its last offset (relative to the segment's
-base) and the position where it begins. ``index_file.py`` says which thread may do what.
+``<base>.timeindex``: the largest timestamps of a segment. Kafka's format: int64 timestamp (ms), int32 relative offset. An entry
+says that the batch that ends with this offset has this timestamp, and that no batch before it has a larger one. Timestamps rise
+from entry to entry.
 
-``<base>.timeindex``: the largest timestamps of a segment. Kafka's format: int64 timestamp (ms), int32 relative offset.
-
-An entry says that the batch that ends with this offset has this timestamp, and that no batch before it has a larger one.
-Timestamps rise from entry to entry. ``index_file.py`` says which thread may do what.
-
-``<base>.txnindex``: the aborted transactions whose ABORT marker is in a segment. Kafka's format, 34 bytes an entry.
-
-Entries are in the order of the markers, so a look-up is a bisection. A thread that adds one holds the log's lock; any thread may
-read. The file is made with its first entry. Most segments have no entry, and for them nothing here touches the disk.
+``<base>.txnindex``: the aborted transactions whose ABORT marker is in a segment. Kafka's format, 34 bytes an entry, in the order
+of the markers, so a look-up is a bisection. The file is made with its first entry. Most segments have no entry, and for them
+nothing here touches the disk.
 """
 
 import sys
@@ -58,18 +55,18 @@ class IndexFile:
     __slots__ = ("_after", "_mutex", "_page", "_stored", "_surplus", "_tail", "cached", "written")
 
     def __init__(self, cached: CachedFile, after: "IndexFile | None" = None) -> None:
-        """``after``: the index that is written first whenever this one is. A process may die between the two."""
+        """``after``: the index that is written before this index. A process may die between the two."""
         self.cached = cached
         self._after = after
         self._mutex = Lock()
         self._tail: tuple[list[int], list[int]] = ([], [])
         self._page: Page | None = None
         self._stored = -1  # entries in the file; -1: not counted yet
-        self._surplus = False  # the file has more than these, which do not count; the next flush cuts them off
+        self._surplus = False  # the file has more entries, which do not count; the next flush cuts them off
         self.written = False  # the file has been changed since it was opened
 
     def is_missing(self) -> None:
-        """There is no file yet: spares the look."""
+        """Note that there is no file yet, which saves a look at the disk."""
         self._stored = 0
 
     def _decode(self, data: bytes) -> tuple[Column, Column]:
@@ -185,7 +182,7 @@ class IndexFile:
         return first, second
 
     def count_below(self, key: int, column: int) -> int:
-        """How many entries have a number in ``column`` that is less than ``key``. They are all in the file."""
+        """The number of entries in the file whose number in ``column`` is less than ``key``."""
         low, high = 0, self._stored_entries()
         while low < high:
             middle = (low + high) // 2
@@ -196,8 +193,8 @@ class IndexFile:
         return low
 
     def rising_below(self, key: int, column: int) -> int:
-        """``count_below`` for a file of which a power failure may have kept some pages and lost earlier ones, which are zeros
-        then: how many entries from the first one on rise, and have a number less than ``key``. Reads them all."""
+        """``count_below`` for a file of which a power failure may have kept some pages and lost earlier pages, which are zeros
+        then: the number of entries from the first on that rise and have a number less than ``key``. Reads them all."""
         count, previous = 0, (-1, -1)
         for start in range(0, self._stored_entries(), self.PAGE_ENTRIES):
             for entry in zip(*self._load_page(start).columns, strict=True):
@@ -208,7 +205,7 @@ class IndexFile:
         return count
 
     def _find_page(self, key: int, column: int, stored: int) -> Page | None:
-        """The page with the entry that ``floor`` wants: the page kept, the one after it, or one found by bisection."""
+        """The page with the entry that ``floor`` wants: the kept page, the page after it, or a page from a bisection."""
         page = self._page
         if page is not None and (keys := page.columns[column])[0] <= key:
             after = page.first + len(keys)
@@ -264,13 +261,13 @@ class OffsetIndex(IndexFile):
 
     def batch_before(self, offset: int) -> tuple[int, int] | None:
         """(last offset, position) of the last indexed batch that ends at or before ``offset``."""
-        found = self.floor(offset - self.base_offset, 0)
-        return None if found is None else (found[0] + self.base_offset, found[1])
+        entry = self.floor(offset - self.base_offset, 0)
+        return None if entry is None else (entry[0] + self.base_offset, entry[1])
 
     def position_before(self, position: int) -> int:
         """The start of the last indexed batch that begins at or before ``position``; 0 if there is none."""
-        found = self.floor(position, 1)
-        return 0 if found is None else found[1]
+        entry = self.floor(position, 1)
+        return 0 if entry is None else entry[1]
 
 
 class TimeIndex(IndexFile):
@@ -285,7 +282,7 @@ class TimeIndex(IndexFile):
         self._last_timestamp: int | None = None  # None: not read yet
 
     def add(self, timestamp: int, last_offset: int) -> None:
-        """The log's lock is held. Does nothing if the last entry already has this timestamp or a later one."""
+        """The log's lock is held. Does nothing if the last entry already has this timestamp or a later timestamp."""
         if self._last_timestamp is None:
             self._last_timestamp = self.largest()[0]
         if timestamp > self._last_timestamp:
@@ -298,11 +295,11 @@ class TimeIndex(IndexFile):
 
     def at_or_before(self, timestamp: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the last entry that is not later than ``timestamp``."""
-        found = self.floor(timestamp, 0)
-        return None if found is None else (found[0], found[1] + self.base_offset)
+        entry = self.floor(timestamp, 0)
+        return None if entry is None else (entry[0], entry[1] + self.base_offset)
 
     def largest(self) -> tuple[int, int]:
-        """The largest (timestamp, offset) that is known; (-1, base offset) if there is none."""
+        """The largest (timestamp, offset) known; (-1, base offset) if there is none."""
         last = self.last()
         return (-1, self.base_offset) if last is None else (last[0], last[1] + self.base_offset)
 
@@ -356,8 +353,8 @@ class TransactionIndex:
         whole = len(data) - len(data) % _ENTRY.size
         return [AbortedTransaction._make(row[1:]) for row in _ENTRY.iter_unpack(data[:whole])]
 
-    def collect(self, offset: int, end: int, found: list[AbortedTransaction]) -> bool:
-        """Append the transactions with records from ``offset`` up to ``end`` to ``found``. True if no later segment has more."""
+    def collect(self, offset: int, end: int, aborted: list[AbortedTransaction]) -> bool:
+        """Append to ``aborted`` the transactions with records from ``offset`` to ``end``. True if no later segment has more."""
         count = len(self)
         if not count:
             return False
@@ -368,7 +365,7 @@ class TransactionIndex:
         for number in range(first, len(data) // _ENTRY.size):
             entry = AbortedTransaction._make(_ENTRY.unpack_from(data, number * _ENTRY.size)[1:])
             if entry.first_offset < end:
-                found.append(entry)
+                aborted.append(entry)
             if entry.last_stable_offset >= end:
                 return True
         return False
@@ -378,14 +375,14 @@ class TransactionIndex:
         self.keep(bisect_left(self.entries(), offset, key=lambda entry: entry.last_offset))
 
     def keep(self, count: int) -> None:
-        """Remove all entries but the first ``count``, whatever they are. Raises OSError."""
+        """Remove all entries but the first ``count``, without reading them. Raises OSError."""
         if count < len(self):
             self.cached.get().truncate(count * _ENTRY.size)
             self._sum = (0, 0)
             self._count = count
 
     def is_missing(self) -> None:
-        """The caller has seen that there is no file, so that it is not looked for again."""
+        """Note that there is no file, so that nothing looks for it again."""
         self._count = 0
 
     def replace(self, entries: Sequence[AbortedTransaction]) -> None:

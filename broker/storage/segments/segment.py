@@ -1,9 +1,9 @@
 """One segment of a log: a file of record batches, its two indexes, and the index of aborted transactions.
 
 Only the newest segment of a log (the active one) grows; the thread that appends holds the log's lock. Reading needs no lock: the
-bytes below ``size`` never change. Only headers and index pages are read here, never the data that a consumer gets.
+bytes below ``size`` never change. Only headers and index pages are read here, never the records for a consumer.
 
-An index is only a hint. Each entry that is used is checked against the header that it points at, and CorruptIndex is raised if
+An index is only a hint. A used entry is checked against the header that it points at, and CorruptIndex is raised if
 they disagree; the log then rebuilds the index.
 
 Names of the files of a log, as Kafka makes them: an offset in 20 digits, and a suffix that says what the file holds.
@@ -43,7 +43,7 @@ def offset_of(name: str, suffix: str) -> int | None:
     return int(digits)
 
 
-# Kafka's record batch header as ``HEADER`` unpacks it: the fields by number, without making an object of each.
+# Kafka's record batch header as ``HEADER`` unpacks it: the fields by number, without an object for each header.
 Header = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 BASE_OFFSET, LENGTH, EPOCH, _MAGIC, CRC, ATTRIBUTES, LAST_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP = range(9)
 PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, RECORD_COUNT = range(9, 13)
@@ -59,7 +59,7 @@ MAX_RELATIVE = 2**31 - 1
 
 
 class CorruptSegment(StorageError):
-    """There is no record batch where one must begin."""
+    """No record batch begins where one must."""
 
 
 class Segment:
@@ -96,7 +96,7 @@ class Segment:
         self.created_ms = created_ms
         self.log = files.cached(f"{directory}/{file_name(base_offset, LOG)}{infix}")
         self.times = TimeIndex(files.cached(f"{directory}/{file_name(base_offset, TIME_INDEX)}{infix}"), base_offset)
-        # A start scans from where the offset index ends, so the time index must not end before it.
+        # A start scans from the end of the offset index, so the time index must not end before it.
         self.offsets = OffsetIndex(
             files.cached(f"{directory}/{file_name(base_offset, OFFSET_INDEX)}{infix}"), base_offset, self.times
         )
@@ -106,7 +106,7 @@ class Segment:
         self.largest_timestamp_offset = base_offset
         self._bytes_since_index = 0
         self.hot_from = size  # from here on this process wrote, so it is most likely in the page cache
-        self.first_timestamp = -1  # the largest one of the first batch
+        self.first_timestamp = -1  # the largest of the first batch
         self.max_entries = NEVER  # of the offset index
         # When to begin a new segment: by the timestamps of the records if they have any, otherwise by the clock.
         self.roll_at_timestamp = NEVER
@@ -116,13 +116,13 @@ class Segment:
         return f"Segment({self.log.path!r}, size={self.size})"
 
     def appended(self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int) -> None:
-        """Bring indexes and ``size`` up to date: a batch was written at ``position``, the end."""
+        """Bring indexes and ``size`` up to date after a batch was written at ``position``, the end."""
         self.index(position, size, last_offset, max_timestamp, interval)
         self.size = position + size
 
     def appended_all(self, position: int, offset: int, batches: Sequence[tuple[int, Header]], interval: int) -> None:
-        """The same for several batches, the first of which has this offset; ``batches``: where in what was written each begins,
-        and its header."""
+        """The same for several batches, the first of which has ``offset``. ``batches``: the position of each in the write, and
+        its header."""
         unindexed = self._bytes_since_index
         end = position
         for at, header in batches:
@@ -183,8 +183,8 @@ class Segment:
                 raise
 
     def start_indexes_from(self, position: int, offset: int, *, torn: bool = False) -> None:
-        """Remove the entries for the batch at ``position``, whose base offset is ``offset``, and for all that follow it. If the
-        files may be ``torn``, what follows may be anything.
+        """Remove the entries for the batch at ``position``, whose base offset is ``offset``, and for all that follow. If the
+        files may be ``torn``, later entries may be anything.
 
         Afterwards ``index`` reads nothing from the disk, so it cannot fail for a record that is already stored.
         """
@@ -244,9 +244,9 @@ class Segment:
         self.aborted.sync()
 
     def walk(self, position: int, end: int) -> Iterator[tuple[int, Header]]:
-        """Position and header of each batch from ``position``, where one begins, to ``end``, where one ends.
+        """Position and header of each batch from ``position`` to ``end``, which must both be boundaries of batches.
 
-        Raises CorruptSegment where there is no batch. Checksums are not verified.
+        Raises CorruptSegment if a batch does not begin where one must. Checksums are not verified.
         """
         file = self.log.get()
         unpack = HEADER.unpack_from
@@ -300,9 +300,9 @@ class Segment:
         return header
 
     def end_within(self, offset: int, position: int, max_bytes: int, end: int) -> tuple[int, int]:
-        """The end of the last batch that ends within ``max_bytes`` from ``position``, and the offset that follows it (-1 if not
-        known). If the first batch is too large, that is ``position`` itself. The batch at ``position`` has ``offset`` or later
-        ones, and ``end`` is more than ``max_bytes`` away."""
+        """The end of the last batch that ends within ``max_bytes`` from ``position``, and the offset that follows it (-1 if
+        unknown). If the first batch is too large, that is ``position`` itself. The batch at ``position`` has ``offset`` or later
+        offsets, and ``end`` is more than ``max_bytes`` away."""
         bound = position + max_bytes
         at = self.offsets.position_before(bound)
         if at > position:
@@ -323,8 +323,8 @@ class Segment:
 
     def end_offset_at(self, position: int) -> int:
         """An offset after every batch that begins before ``position``; ``NEVER`` if the index ends before it."""
-        found = self.offsets.ceiling(position, 1)
-        return NEVER if found is None else found[0] + self.base_offset + 1
+        entry = self.offsets.ceiling(position, 1)
+        return NEVER if entry is None else entry[0] + self.base_offset + 1
 
     def first_end(self, position: int, end: int) -> tuple[int, int]:
         """The end of the batch at ``position``, and the offset that follows it."""
@@ -340,7 +340,7 @@ class Segment:
             cached.drop()
 
     def moved_to(self, directory: str) -> None:
-        """Its files are there now. They are closed, each when nobody uses it any longer; who has to open one finds it there."""
+        """Note that the files are in ``directory`` now. Each is closed when nobody uses it, and then opened there."""
         for cached in self._files():
             cached.path = f"{directory}/{cached.path.rpartition('/')[2]}"
             cached.drop()
@@ -355,7 +355,7 @@ def new_segment(files: OpenFiles, directory: str, base_offset: int, now_ms: int)
     segment.largest_timestamp = -1
     file = segment.log.create()
     try:
-        if file.size():  # left over from an attempt that failed
+        if file.size():  # left over from a failed attempt
             file.truncate(0)
         segment.start_indexes_from(0, base_offset)
     except BaseException:

@@ -1,1 +1,1 @@
-"""What is done to logs in the background: fsync, retention, compaction, scrub, and closing them."""
+"""Background work on logs: fsync, retention, compaction, scrub, and closing them."""

@@ -2,7 +2,7 @@
 
 A log is cleaned from its start up to a closed segment that is durable. First the cleaner reads the keys of the part that was not
 cleaned yet, each with its last offset, as many as the memory allows. Then it writes every segment up to there again, without the
-records that a later one replaces, and several small segments as one. Offsets do not change, so a cleaned log has gaps.
+records that a later record replaces, and several small segments as one. Offsets do not change, so a cleaned log has gaps.
 
 - A record without a value (a tombstone) is kept ``delete.retention.ms`` longer. The first time that its batch is cleaned, the
 time
@@ -12,10 +12,10 @@ time
 - The last batch of an idempotent producer is kept, without records if necessary, because it has the sequence number. So is a
 marker
   if nothing else of its producer is left, because it has the epoch that fences older instances.
-- An entry, which a Pulsar producer has written, becomes a plain batch when some of its messages go. One that is encrypted, or a
+- An entry, which a Pulsar producer has written, becomes a plain batch when some of its messages go. An encrypted entry, or a
   part of a message in several chunks, stays whole.
 - A batch that keeps all its records is copied unchanged. So is a batch that matches its checksum and cannot be read, or that is
-  larger inside than ``inspection.py`` allows: its keys are not known. A batch that does not match its checksum takes the
+  larger inside than ``inspection.py`` allows: its keys are unknown. A batch that does not match its checksum takes the
   partition offline.
 
 A new segment takes the place of the old ones in durable steps (``_swap``). After a crash recovery removes ``.cleaned`` files, and
@@ -64,7 +64,7 @@ class Cleanable:
 
 
 def cleanable(log: Log, now_ms: int, durable: int | None = None) -> Cleanable | None:
-    """None if there is nothing to clean. With ``durable``: what could be cleaned if the saved recovery point were there."""
+    """None if there is nothing to clean. ``durable`` replaces the saved recovery point."""
     config = log.config
     if not config.compact or log.offline is not None:
         return None
@@ -98,35 +98,35 @@ def choose(logs: list[Log], now_ms: int) -> Cleanable | None:
     """The log that needs cleaning most, if any needs it."""
     best: Cleanable | None = None
     for log in logs:
-        found = _worth_cleaning(log, now_ms)
-        if found is None:
+        candidate = _worth_cleaning(log, now_ms)
+        if candidate is None:
             continue
-        if best is None or (found.overdue, found.dirty_ratio) > (best.overdue, best.dirty_ratio):
-            best = found
+        if best is None or (candidate.overdue, candidate.dirty_ratio) > (best.overdue, best.dirty_ratio):
+            best = candidate
     return best
 
 
 def waiting(logs: list[Log], now_ms: int) -> list[Log]:
     """The logs that need cleaning and cannot be cleaned before a checkpoint, because the part to be cleaned lies beyond their
     saved recovery points."""
-    found = []
+    beyond = []
     for log in logs:
         bases = log.view.bases
         if not log.config.compact or len(bases) < 2 or log.saved_point >= bases[-1]:
             continue
         if _worth_cleaning(log, now_ms) is None and _worth_cleaning(log, now_ms, bases[-1]) is not None:
-            found.append(log)
-    return found
+            beyond.append(log)
+    return beyond
 
 
 def _worth_cleaning(log: Log, now_ms: int, durable: int | None = None) -> Cleanable | None:
     try:
-        found = cleanable(log, now_ms, durable)
+        candidate = cleanable(log, now_ms, durable)
     except OSError as error:
         log.state.failed("an index could not be read", error)
         return None
-    if found is not None and (found.overdue or found.dirty_ratio >= log.config.min_cleanable_dirty_ratio):
-        return found
+    if candidate is not None and (candidate.overdue or candidate.dirty_ratio >= log.config.min_cleanable_dirty_ratio):
+        return candidate
     return None
 
 
@@ -174,7 +174,7 @@ class Cleaning:
         log.trimming.mark_cleaned(kept.end_offset)
 
     def _read_keys(self) -> Iterator[None]:
-        """Learn the keys of the part that was not cleaned yet, as many as the memory allows."""
+        """Learn the keys of the part not cleaned yet, as many as the memory allows."""
         kept, room = self._kept, self._key_bytes
         kept.end_offset = self.log.first_dirty_offset
         for segment in self._plan.segments[self._plan.dirty :]:
@@ -237,7 +237,7 @@ class Cleaning:
             yield group
 
     def _clean(self, group: list[Segment]) -> Iterator[None]:
-        """Write what is kept of these segments into a new one, and put it in their place."""
+        """Write the kept records of these segments into a new segment, and put it in their place."""
         log, first = self.log, group[0]
         cleaned = Segment(first.files, log.dir, first.base_offset, 0, first.created_ms, CLEANED)
         cleaned.largest_timestamp = -1
@@ -300,7 +300,7 @@ class Cleaning:
                 cached.get()
                 cached.pinned = True  # they cannot be opened while their names change
             try:
-                if len(cleaned.aborted):  # unlike the others, this one could not be made again from the log
+                if len(cleaned.aborted):  # unlike the others, this index could not be rebuilt from the log
                     swapped = cleaned.aborted.cached.path.removesuffix(CLEANED) + SWAP
                     disk.rename(cleaned.aborted.cached.path, swapped)
                     cleaned.aborted.cached.path = swapped
@@ -328,7 +328,7 @@ class Cleaning:
                     cached.pinned = False
             for segment in group:
                 segment.drop_files()
-            # The whole index of the cleaned segment is durable; of the others, what was durable before.
+            # The whole index of the cleaned segment is durable; of the others, as much as was durable before.
             known = {
                 segment: log.durability.aborted_sums.get(segment.base_offset, (0, 0))[0]
                 for segment in log.view.segments

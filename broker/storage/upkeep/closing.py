@@ -23,7 +23,7 @@ GRACE_S = 0.5
 
 
 class Closing:
-    """The logs that are still to be closed. Each thread takes the next one."""
+    """The logs that are still to be closed. Each thread takes the next log."""
 
     def __init__(self, logs: Iterable[Log]) -> None:
         self._todo = deque(logs)
@@ -49,7 +49,7 @@ class Closing:
         return not self._left
 
     def give_up(self) -> int:
-        """Start no further logs. Returns how many are left."""
+        """Start no further logs. Returns the number of remaining logs."""
         self._given_up = True
         return len(self._left)
 

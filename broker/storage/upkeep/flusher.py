@@ -1,30 +1,25 @@
 """The flusher threads: one fsync answers every append to a log that waits for it (group commit), and several logs are synced at
 once.
 
-While an fsync of a log runs, new appends to it queue up; the next one covers all of them. No two threads sync the same log, but
+While an fsync of a log runs, new appends to it queue up; the next fsync covers all of them. No two threads sync the same log, but
 many logs are synced at the same time: the kernel joins the commands that make a disk empty its cache, so 100 logs take hardly
-longer than one, where one after the other they took 25 to 50 times as long. A log with much to write does not keep the others
+longer than one, whereas one after the other they took 25 to 50 times as long. A log with much to write does not keep the others
 waiting either. Appends that do not wait for an fsync (``acks=1``) are never queued here.
 
 A processor that appends has the kernel sync the log, if the disk offers that, and goes on with other connections
-(``ProcessorFlusher``): no other thread takes part. The threads are for everything else: appends on other threads, systems
-without asynchronous I/O, and logs that need more than the fsync of one file, because they have a new segment or are to be given
-a hint.
+(``ProcessorFlusher``); no other thread takes part. A flusher thread would cost a request two thread switches: one until the fsync
+begins, one until the answer is sent. With little load, these took as long as half an fsync, and half of the CPU time. The
+kernel's fsync (``Disk.sync_queue``) ends with one more event of the processor's poller. It begins when the processor has handled
+everything that it has read. So appends to a log that arrived together share one fsync, and later appends share the next.
+
+The threads are for everything else: appends on other threads, systems without asynchronous I/O, and logs that need more than the
+fsync of one file, because they have a new segment or get a hint.
 
 If the disk can sync many files for one thread (``Disk.sync_all``), a thread takes all logs that wait. This costs half the CPU
-time that a thread for each log does. Logs that need more than the fsync of one file are left to a thread of their own.
+time of a thread for each log. Logs that need more than the fsync of one file are left to a thread of their own.
 
-``Flusher`` may be used from any thread. Its ``lock`` guards what waits and which threads are idle; no other lock is taken under
-it. A callback runs on the thread that has synced its log, with callbacks of other logs at the same time on others.
-
-fsyncs for the appends of one processor, without another thread.
-
-A flusher thread costs a request two changes of the thread: one until the fsync begins, one until the answer is sent. With little
-load, these took as long as half an fsync, and half of the CPU time. Here the kernel does the fsync (``Disk.sync_queue``), and its
-end is one more event of the processor's poller.
-
-Fsyncs begin when the processor has handled all that it has read. So appends to a log that came together have one fsync, and those
-that come while it runs have the next.
+``Flusher`` may be used from any thread. Its ``lock`` guards the waiting logs and the idle threads; no other lock is taken under
+it. A callback runs on the thread that has synced its log, while callbacks of other logs run on others.
 """
 
 from collections import deque
@@ -44,23 +39,23 @@ logger = get_logger("storage")
 
 Callback = Callable[[StorageError | None], None]
 
-# Up to which offset to sync, and a callback. With offset 0 there is nothing to sync, and the callback is only to run on one of
+# The offset up to which to sync, and a callback. With offset 0 there is nothing to sync, and the callback only runs on one of
 # these threads.
 Waiters = list[tuple[int, Callback]]
 
 # Of a flusher thread.
 Task = Callable[[], None]
 
-# How many logs are synced at once where a thread can sync only one. With 100 logs, 2, 4, 8 and 16 threads took 21, 8, 3.7 and
+# How many logs are synced at once where a thread can sync only one log. With 100 logs, 2, 4, 8 and 16 threads took 21, 8, 3.7 and
 # 2.2 % of the time that one took.
 FLUSHER_THREADS = 8
 
 # How many threads at most have several logs synced: the fewer, the more logs each takes and the less CPU time a log costs. A
-# thread that has waited so long (s) for one of its logs is not counted.
+# thread that has waited this long (s) for one of its logs is not counted.
 _BATCHES = 2
 _PATIENCE_S = 0.01
 
-# While nobody has waited for an fsync for so long (s), what is appended without waiting is left to the operating system.
+# While nobody has waited for an fsync for this long (s), appends that nobody waits for are left to the operating system.
 _WAITS_AGAIN_S = 10.0
 
 # How often logs with flush.ms are checked. Kafka's log.flush.scheduler.interval.ms is off by default; then the interval is
@@ -69,11 +64,11 @@ _FLUSH_MS_CHECK_S = 1.0
 
 
 def _nobody(error: StorageError | None) -> None:
-    """Waits for the fsync."""
+    """The callback of an fsync that nobody waits for."""
 
 
 def _is_append(offset: int, callback: Callback) -> bool:
-    """Whether an append waits for it, and not only the broker itself."""
+    """Whether an append waits for the fsync, and not only the broker itself."""
     return offset > 0 and callback is not _nobody
 
 
@@ -100,14 +95,14 @@ class Flusher:
         self._with_flush_ms = with_flush_ms
         self._next_check = clock.monotonic() + _FLUSH_MS_CHECK_S  # only the first thread uses it
         self._lock = Lock()
-        # By log, what the next fsync of it is to answer. A log that is queued or being synced has an entry.
+        # By log, the callbacks that the next fsync answers. A log that is queued or being synced has an entry.
         self._waiting: dict[Log, Waiters] = {}
-        # With which no thread has begun. Empty if a thread is idle, unless one was woken, which takes all, or some are at work
-        # that look here next.
+        # Logs that no thread has taken. Empty if a thread is idle, unless a thread was woken, which takes all, or threads that
+        # look here next are at work.
         self._queue: deque[Log] = deque()
         self._get_ident = get_ident
-        self._of_processors: dict[int, deque[Log]] = {}  # by the processor's thread, what it is to sync itself
-        self._tasks: deque[Task] = deque()  # what a thread has left to another one; empty if a thread is idle
+        self._of_processors: dict[int, deque[Log]] = {}  # by the processor's thread, the logs that it syncs itself
+        self._tasks: deque[Task] = deque()  # left by a thread to another; empty if a thread is idle
         self._idle: list[FlusherThread] = []
         self._batches = 0  # how many threads have several logs synced, except those for which that takes long
         self._woken = False  # a thread was given a log and has not taken more from the queue yet
@@ -134,7 +129,7 @@ class Flusher:
             self._add(log, offset, callback)
 
     def flush_soon(self, log: Log) -> None:
-        """fsync what the log has now; nothing waits for it."""
+        """fsync the log's present records; nothing waits for that."""
         self._add(log, log.log_end_offset, _nobody)
 
     def wake_soon(self, log: Log) -> None:
@@ -142,7 +137,7 @@ class Flusher:
         self._add(log, 0, lambda _: log.watchers.wake())
 
     def begin_soon(self, log: Log) -> None:
-        """Have the operating system begin to write what was appended to the log without waiting, if others wait for fsyncs.
+        """Have the operating system begin to write appends that nobody waits for, if others wait for fsyncs.
 
         Otherwise it writes nothing for up to half a minute and then hundreds of MB at once, and every fsync waits behind them.
         """
@@ -165,15 +160,15 @@ class Flusher:
             self._wake_one()
 
     def _wake_one(self) -> None:
-        """Give what is queued to a thread that is idle, unless others take it soon enough. ``lock`` is held."""
+        """Give the queued log to an idle thread, unless others take it soon enough. ``lock`` is held."""
         if self._queue and self._idle and not self._woken and self._batches < _BATCHES:
             self._woken = self._at_once > 1
-            self._idle.pop().inbox.put(partial(self._flush, self._queue.popleft()))  # the one that worked last
+            self._idle.pop().inbox.put(partial(self._flush, self._queue.popleft()))  # the thread that worked last
 
     # -- for the threads -----------------------------------------------------------------------------------------------
 
     def take(self, idle: "FlusherThread | None") -> Task | None:
-        """What has waited longest. If there is nothing, ``idle`` gets the next task into its inbox."""
+        """The task that has waited longest. If there is none, ``idle`` gets the next task into its inbox."""
         with self._lock:
             if self._tasks:
                 return self._tasks.popleft()
@@ -184,18 +179,18 @@ class Flusher:
             return None
 
     def take_left(self) -> Task | None:
-        """What a thread, or a processor that has gone, has left to another one."""
+        """A task that a thread, or a processor that has ended, has left to another thread."""
         with self._lock:
             return self._tasks.popleft() if self._tasks else None
 
     def not_idle(self, thread: "FlusherThread") -> None:
-        """It does not wait any more. It may have got a log before this returns, but gets none afterwards."""
+        """The thread waits no more. It may have got a log before this returns, but gets none afterwards."""
         with self._lock:
             if thread in self._idle:
                 self._idle.remove(thread)
 
     def _flush(self, log: Log) -> None:
-        """fsync this log, and those that wait with it, for all who wait for them."""
+        """fsync this log, and the logs that wait with it, for all their waiters."""
         logs = [log]
         if self._at_once > 1:
             with self._lock:
@@ -234,7 +229,7 @@ class Flusher:
         counted = 1
         answers: list[tuple[Log, Waiters, StorageError | None]] = []
         for done in self._disk.sync_all(files, _PATIENCE_S):
-            if done is None:  # this takes long, and others have to do the rest of the work
+            if done is None:  # this takes long, so others must do the rest of the work
                 with self._lock:
                     self._batches -= counted
                     counted = 0
@@ -245,7 +240,7 @@ class Flusher:
                 continue
             log, waiters, sync = begun[done[0]]
             answers.append((log, waiters, _end_flush(log, sync, done[1])))
-        # Not before: a callback may append to a log of this batch, and wait for the fsync of it that has not ended.
+        # Not before: a callback may append to a log of this batch, and wait for its fsync, which has not ended.
         self._end_all(answers)
         with self._lock:
             self._batches -= counted
@@ -255,7 +250,7 @@ class Flusher:
             self.end(log, waiters, error)
 
     def hand_over(self, task: Task) -> None:
-        """To a thread that has nothing else to do."""
+        """Give a task to an idle thread."""
         with self._lock:
             if self._idle:
                 self._idle.pop().inbox.put(task)
@@ -263,13 +258,13 @@ class Flusher:
                 self._tasks.append(task)
 
     def begin(self, log: Log) -> Waiters:
-        """Who waits for the fsync that begins now."""
+        """The callbacks that wait for the fsync that begins now."""
         with self._lock:
             waiters, self._waiting[log] = self._waiting[log], []
         return waiters
 
     def begin_sync(self, log: Log, waiters: Waiters) -> tuple[Sync, File] | None:
-        """None if they need more than the fsync of one file, or have to wait before it begins."""
+        """None if the waiters need more than the fsync of one file, or must wait before it begins."""
         offsets = [offset for offset, _ in waiters]
         # 0: a hint, which may wait for the disk, or watchers.
         return log.durability.begin_flush(max(offsets)) if min(offsets) else None
@@ -277,11 +272,11 @@ class Flusher:
     def end_sync(
         self, log: Log, waiters: Waiters, sync: Sync, error: OSError | None, queue: deque[Log] | None = None
     ) -> None:
-        """The fsync of the file is done, or has failed: ``end``."""
+        """Call ``end`` after the fsync of the file, which may have failed."""
         self.end(log, waiters, _end_flush(log, sync, error), queue)
 
     def end(self, log: Log, waiters: Waiters, error: StorageError | None, queue: deque[Log] | None = None) -> None:
-        """Answer them. Those who have come meanwhile are queued behind the other logs, there or for the threads."""
+        """Answer the waiters. Later waiters are queued behind the other logs, in ``queue`` or for the threads."""
         if any(_is_append(offset, callback) for offset, callback in waiters):
             self._last_wait = self._clock.monotonic()
         durable = log.durable_offset
@@ -289,7 +284,7 @@ class Flusher:
             callback(None if durable >= offset else error)
         with self._lock:
             if self._waiting[log]:
-                # The thread that calls this looks there next.
+                # The thread that calls this looks into ``queue`` next.
                 (self._queue if queue is None else queue).append(log)
             else:
                 del self._waiting[log]
@@ -297,17 +292,17 @@ class Flusher:
     # -- for processors --------------------------------------------------------------------------------------------------
 
     def join(self, due: deque[Log]) -> None:
-        """From now on, logs to which the calling thread has appended are put there, and it syncs them."""
+        """From now on, logs to which the calling thread has appended are put into ``due``, and it syncs them."""
         with self._lock:
             self._of_processors[self._get_ident()] = due
 
     def leave(self, due: deque[Log]) -> None:
-        """Nothing is put there any more. Any thread."""
+        """Put nothing into ``due`` any more. Any thread."""
         with self._lock:
             self._of_processors = {ident: each for ident, each in self._of_processors.items() if each is not due}
 
     def leave_to_threads(self, log: Log, waiters: Waiters) -> None:
-        """Have one of the threads sync this log, for them and for those who come before it begins."""
+        """Have one of the threads sync this log, for these waiters and those that arrive before it begins."""
         with self._lock:
             self._waiting[log][:0] = waiters
             self._queue.append(log)
@@ -316,12 +311,12 @@ class Flusher:
     # -- for logs with flush.ms ------------------------------------------------------------------------------------------
 
     def until_check(self, timeout: float | None) -> float:
-        """How long to wait at most, because logs with flush.ms have to be looked at then."""
+        """The longest time to wait before logs with flush.ms must be checked."""
         left = self._next_check - self._clock.monotonic()
         return max(0.0, left if timeout is None else min(timeout, left))
 
     def flush_by_time(self) -> None:
-        """Queue the logs whose oldest record that is not durable is older than flush.ms, if it is time to look."""
+        """Queue the logs whose oldest undurable record is older than flush.ms, if a check is due."""
         if self._clock.monotonic() < self._next_check:
             return
         self._next_check = self._clock.monotonic() + _FLUSH_MS_CHECK_S
@@ -335,16 +330,16 @@ class Flusher:
 
 
 class FlusherThread:
-    """The body of one of the threads. The first one also looks after flush.ms."""
+    """The body of one of the threads. The first thread also checks flush.ms."""
 
     def __init__(self, flusher: Flusher, is_first: bool) -> None:
         self._flusher = flusher
         self._is_first = is_first
-        # What it was given while it was idle; None only wakes it.
+        # The tasks given to it while it was idle; None only wakes it.
         self.inbox: SimpleQueue[Task | None] = SimpleQueue()
 
     def step(self, timeout: float | None) -> bool:
-        """Sync one log, or those that wait together."""
+        """Sync one log, or the logs that wait together."""
         flusher = self._flusher
         if self._is_first:
             flusher.flush_by_time()
@@ -355,13 +350,13 @@ class FlusherThread:
         if task is None:
             return False
         task()
-        # Even if this thread is to end: others have begun what they have left to it.
+        # Even if this thread is to end: other threads rely on it for tasks that they left.
         while (left := flusher.take_left()) is not None:
             left()
         return True
 
     def _wait(self, timeout: float | None) -> Task | None:
-        """For a log from another thread."""
+        """Wait for a log from another thread."""
         task: Task | None = None
         try:
             task = self.inbox.get(True, timeout)
@@ -381,21 +376,21 @@ class FlusherThread:
         self.inbox.put(None)
 
 
-# Of a log: who waits for the fsync that has begun.
+# A log and the waiters for its fsync, which has begun.
 _Begun = tuple[Log, Waiters, Sync]
 
-# How long (s) a flusher thread waits at a time for the fsyncs of a processor that has gone.
+# How long (s) a flusher thread waits at a time for the fsyncs of a processor that has ended.
 _PROCESSOR_FLUSHER_PATIENCE_S = 60.0
 
 
 def processor_flusher(flusher: Flusher, disk: Disk) -> "ProcessorFlusher | None":
-    """For another processor; None if the disk needs threads for its fsyncs."""
+    """The flusher of another processor; None if the disk needs threads for its fsyncs."""
     syncs = disk.sync_queue()
     return None if syncs is None else ProcessorFlusher(flusher, syncs)
 
 
 class ProcessorFlusher:
-    """An attachment of a processor. A log is in ``due``, or its fsync has begun here, or others have it: never two of these."""
+    """An attachment of a processor. A log is in ``due``, or its fsync has begun here, or others have it."""
 
     def __init__(self, flusher: Flusher, syncs: SyncQueue) -> None:
         self.due: deque[Log] = deque()
@@ -412,7 +407,7 @@ class ProcessorFlusher:
             log = self.due.popleft()
             waiters = flusher.begin(log)
             offsets = [offset for offset, _ in waiters]
-            if 0 < min(offsets) and max(offsets) <= log.durable_offset:  # they had appended before the last fsync began
+            if 0 < min(offsets) and max(offsets) <= log.durable_offset:  # the last fsync began after these appends
                 flusher.end(log, waiters, None, self.due)
                 continue
             flush = flusher.begin_sync(log, waiters) if len(requests) < room else None
@@ -437,11 +432,11 @@ class ProcessorFlusher:
             self._syncs.close()
 
     def _finish(self) -> None:
-        """On a flusher thread: the processor has gone."""
+        """Finish on a flusher thread, because the processor has ended."""
         while self._syncs.pending:
             for (log, waiters, sync), error in self._syncs.results(_PROCESSOR_FLUSHER_PATIENCE_S):
                 self._flusher.end_sync(log, waiters, sync, error, self.due)
-            self._leave_due()  # not after those for which this thread still waits
+            self._leave_due()  # not after the fsyncs for which this thread still waits
         self._syncs.close()
 
     def _leave_due(self) -> None:
@@ -449,7 +444,7 @@ class ProcessorFlusher:
             self._flusher.leave_to_threads(self.due.popleft(), [])
 
     def _sync(self, begun: _Begun, file: File) -> None:
-        """On a flusher thread, instead of the kernel, which did not take it."""
+        """Sync on a flusher thread, because the kernel did not take the fsync."""
         error: OSError | None = None
         try:
             file.sync()

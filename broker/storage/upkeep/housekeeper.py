@@ -1,21 +1,16 @@
 """The housekeeper thread: retention, compaction, checkpoints, removal of files, expiry of producers, scrub.
 
-``step`` does what is due and waits for what is due next. What takes long (a compaction, checkpoints and retention of thousands of
+``step`` does the work that is due and waits for the next. Long work (a compaction, checkpoints and retention of thousands of
 logs, the removal of as many directories) is done one piece a step, so that stopping never waits long. An error of one log is
 reported and does not keep the others from their turn.
 
-The three checkpoint files of the data directory: what they say of every log, and writing them.
+``LogCheckpoints`` writes the three checkpoint files of the data directory: ``recovery-point-offset-checkpoint`` has the recovery
+points, ``log-start-offset-checkpoint`` the log start offsets, and ``cleaner-offset-checkpoint`` the first dirty offsets. Any
+thread may call; a lock makes the writes follow each other. The format of the files is in ``checkpoints.py``.
 
-``recovery-point-offset-checkpoint`` has the recovery points, ``log-start-offset-checkpoint`` the log start offsets, and
-``cleaner-offset-checkpoint`` the first dirty offsets. Any thread may call; one lock makes the writes come one after the other.
-The format of the files is in ``checkpoints.py``.
-
-Which old segments of a log are removed: by age and by size. Kafka's rules.
-
-Housekeeper thread. This only moves the log start offset; when that is durable, ``Trimming.drop_old_segments`` removes the files.
-
-A service whose consumers keep their positions elsewhere may give a log a ``Rule``: nothing is removed that they still need,
-and the service may have an age and a size of its own.
+``advance_start`` decides which old segments are removed, by age and by size. Kafka's rules. It only moves the log start offset;
+when that is durable, ``Trimming.drop_old_segments`` removes the files. A service whose consumers keep their positions elsewhere
+may give a log a ``Rule``: nothing is removed that they still need, and the service may have an age and a size of its own.
 
 Tests: tests/storage/test_log_checkpoints.py.
 """
@@ -44,21 +39,21 @@ from broker.storage.upkeep.scrub import Scrub
 
 
 class LogCheckpoints:
-    """``partitions`` maps (topic, partition) to the log. It is the log manager's own, which changes it while this reads."""
+    """``partitions`` maps (topic, partition) to the log. It belongs to the log manager, which changes it while this reads."""
 
     def __init__(self, disk: Disk, directory: str, partitions: Mapping[tuple[str, int], Log]) -> None:
         self._disk = disk
         self._directory = directory
         self._partitions = partitions
         self._lock = Lock()
-        self._saved: dict[str, Offsets] = {}  # what each file says; without an entry it says nothing reliable
+        self._saved: dict[str, Offsets] = {}  # the content of each file; a file without an entry is not reliable
 
     def take_over(self, saved: Mapping[str, Offsets]) -> None:
-        """What the files said at the start."""
+        """Begin with the content of the files at the start."""
         self._saved.update(saved)
 
     def move_up_each(self) -> Iterator[None]:
-        """Move the recovery points of all logs up, and save where they are: one log a step, because thousands of fsyncs take a
+        """Move the recovery points of all logs up, and save them: one log a step, because thousands of fsyncs take a
         while. Blocks. Raises StorageError."""
         for log in list(self._partitions.values()):
             try:
@@ -76,17 +71,17 @@ class LogCheckpoints:
             log.durability.note_saved_point(self._saved[RECOVERY_POINTS].get(key, 0))
 
     def save_log_starts(self) -> None:
-        """No segment may be removed before this has said so: the next start would miss it. Raises StorageError."""
+        """Must return before any segment is removed: otherwise the next start would miss it. Raises StorageError."""
         self._save(LOG_STARTS, lambda log: log.log_start_offset)
         for key, log in list(self._partitions.items()):
             log.durability.note_saved_start(self._saved[LOG_STARTS].get(key, 0))
 
     def save_cleaner_offsets(self) -> None:
-        """A line, even one that says 0, says that the log may have gaps below its recovery point. Raises StorageError."""
+        """A line, even with 0, says that the log may have gaps below its recovery point. Raises StorageError."""
         self._save(CLEANER_OFFSETS, lambda log: log.first_dirty_offset)
 
     def forget(self, topic: str, numbers: range) -> None:
-        """Before partitions are made: they must not inherit what is known of deleted ones of the same name. Raises
+        """Call before partitions are made: they must not inherit the offsets of deleted partitions of the same name. Raises
         StorageError."""
         keys = frozenset((topic, number) for number in numbers)
         values: dict[str, Callable[[Log], int]] = {
@@ -99,13 +94,13 @@ class LogCheckpoints:
                 self._save(file, value, keys)
 
     def _save(self, name: str, value: Callable[[Log], int], without: frozenset[tuple[str, int]] = frozenset()) -> None:
-        """Write a file with a line for each log that has something to say, except ``without``. Raises StorageError."""
+        """Write a file with a line for each log with an offset, except ``without``. Raises StorageError."""
         with self._lock:
             before = self._saved.get(name)
             saved = before or {}
             offsets: Offsets = {}
             for key, log in list(self._partitions.items()):
-                # A log that could not be opened keeps what the file says of it.
+                # A log that could not be opened keeps its line of the file.
                 unknown = log.offline is not None and not log.view.segments
                 offset = saved.get(key, 0) if unknown else value(log)
                 has_gaps = name == CLEANER_OFFSETS and (key in saved if unknown else log.dense_from > 0)
@@ -122,7 +117,7 @@ class LogCheckpoints:
 
 class Rule(NamedTuple):
     needed_from: int | None = None  # offset; None: nothing is needed
-    retention_ms: int | None = None  # None: as the topic's settings say
+    retention_ms: int | None = None  # None: the topic's setting
     retention_bytes: int | None = None
 
 
@@ -169,13 +164,13 @@ def _latest(segment: Segment) -> int:
 
 
 def _not_needed(log: Log, segments: tuple[Segment, ...], needed_from: int) -> int:
-    """How many segments, from the first one, end before this offset."""
+    """The number of segments, from the first, that end before this offset."""
     ends = [segment.base_offset for segment in segments[1:]] + [log.log_end_offset]
     return sum(end <= needed_from for end in ends)
 
 
 def _too_old(log: Log, segments: tuple[Segment, ...], now_ms: int, retention_ms: int) -> int:
-    """How many segments, from the first one, have only records that are older than ``retention_ms``."""
+    """The number of segments, from the first, that have only records older than ``retention_ms``."""
     oldest_ms = now_ms - retention_ms
     count = 0
     for segment in segments:
@@ -183,7 +178,7 @@ def _too_old(log: Log, segments: tuple[Segment, ...], now_ms: int, retention_ms:
             break
         if log.reader.search(lambda: _latest(segment)) >= oldest_ms:  # noqa: B023 (called here)
             break
-        # What is deleted by mistake is lost, so the time index is checked first.
+        # Records deleted by mistake are lost, so the time index is checked first.
         log.reader.search(segment.check_largest)
         if _latest(segment) >= oldest_ms:
             break
@@ -192,7 +187,7 @@ def _too_old(log: Log, segments: tuple[Segment, ...], now_ms: int, retention_ms:
 
 
 def _too_many(segments: tuple[Segment, ...], retention_bytes: int) -> int:
-    """How many segments can be removed so that at least ``retention_bytes`` are left."""
+    """The number of segments that can be removed so that at least ``retention_bytes`` remain."""
     excess = sum(segment.size for segment in segments) - retention_bytes
     count = 0
     for segment in segments[:-1]:
@@ -215,7 +210,7 @@ DELETIONS_A_STEP = 32
 class Duty:
     """Work that is repeated; ``due`` is in s of the monotonic clock."""
 
-    setting_s: Callable[[StorageConfig], float]  # what the settings say of the interval; inf: never
+    setting_s: Callable[[StorageConfig], float]  # the interval of these settings; inf: never
     run: Callable[[], Iterator[None] | None]  # of an iterator, each step takes one item
     interval_s: float
     due: float
@@ -244,14 +239,14 @@ class Housekeeper:
         self._mutex = Lock()
         self._deletions: list[tuple[float, str]] = []
         self._errands: deque[Callable[[], object]] = deque()
-        # Held while it is decided what is cleaned next.
+        # Held while the next log to be cleaned is chosen.
         self._choosing = Lock()
         self._cleanings_held = 0
         self._cleaning: Iterator[bool] | None = None
         self._cleaned = False  # whether the cleaning has succeeded; valid at its end
         self._running: dict[str, Iterator[None]] = {}
         self.scrub = Scrub(clock)
-        # What a service needs of a log, if it has a say in that; set before the thread starts.
+        # A service's rule for a log, if it has one; set before the thread starts.
         self.retention_rule: Callable[[Log], Rule | None] | None = None
         self._duties: list[Duty] = []
         self._add(lambda config: config.log_retention_check_interval_ms / 1000, self.apply_retention)
@@ -299,7 +294,7 @@ class Housekeeper:
                 self._cleaning = None
                 self._guarded("save_cleaner_offsets", self._checkpoints.save_cleaner_offsets)
                 if self._cleaned:
-                    self._choose_cleaning()  # the next one at once; after a failure at the usual time
+                    self._choose_cleaning()  # the next cleaning at once; after a failure at the usual time
             else:
                 self._cleaned = done
             did = True
@@ -330,14 +325,14 @@ class Housekeeper:
         self._event.set()
 
     def hurry(self) -> None:
-        """Do everything that is to be done at all at the next step, whatever the clock says."""
+        """Run every duty that is not switched off at the next step, whatever the clock says."""
         for duty in self._duties:
             if duty.interval_s < inf:
                 duty.due = 0.0
         self._event.set()
 
     def delete_later(self, paths: list[str], delay_ms: int) -> None:
-        """Remove files, or directories of deleted partitions, after ``delay_ms``. What is left when the broker stops is removed
+        """Remove files, or directories of deleted partitions, after ``delay_ms``. Files left at the stop are removed
         at the next start."""
         when = self._clock.monotonic() + delay_ms / 1000
         with self._mutex:
@@ -368,7 +363,7 @@ class Housekeeper:
 
     @contextmanager
     def without_new_cleanings(self) -> Iterator[None]:
-        """No compaction begins while this lasts. One that has begun before goes on, with the records that it has chosen then."""
+        """No compaction begins while this lasts. A compaction that began before goes on, with the records that it has chosen."""
         with self._choosing:
             self._cleanings_held += 1
         try:
@@ -409,7 +404,7 @@ class Housekeeper:
         now_ms = self._clock.time_ms()
         rule = self.retention_rule
         self._each("apply_retention", lambda log: advance_start(log, now_ms, rule(log) if rule else None))
-        # Even if none has moved: where an earlier attempt could not save a start, it must be saved before the files are removed.
+        # Even if none has moved: if an earlier attempt could not save a start, it must be saved before the files are removed.
         self._checkpoints.save_log_starts()
         # Of all logs: a delete_records may have been interrupted before it removed the files.
         for log in list(self._partitions.values()):

@@ -1,16 +1,12 @@
-"""Which records of a log one cleaning keeps: of each key the last one, and what transactions and producers still need.
+"""Which records of a log one cleaning keeps: the last record of each key, and those that transactions and producers still need.
 
-Pure, but for the memory that it takes for keys. Background thread. The rules are in ``cleaner.py``; what is known of transactions
-is in ``CleanedTransactions``.
+Pure, but for the memory that it takes for keys. Housekeeper thread. The rules are in ``cleaner.py``.
 
-What a cleaning knows of transactions while it reads a log from its start: which were aborted, and of which something is left.
-Kafka's rules (CleanedTransactionMetadata).
-
-A marker may be removed if nothing of its transaction was in the log when a cleaning came to it; what this same cleaning removes
-was still there. So one cleaning removes the records, a later one gives the marker the time when it may be removed, and a third
-removes it. The second of these also removes the entry in the index of aborted transactions.
-
-Pure. Housekeeper thread.
+``CleanedTransactions`` is the cleaning's knowledge of transactions while it reads a log from its start: which were aborted, and
+which have records left. Kafka's rules (CleanedTransactionMetadata). A marker may be removed if none of its transaction's records
+was in the log when a cleaning came to it; records that this same cleaning removes still count. So one cleaning removes the
+records, a later one gives the marker the time when it may be removed, and a third removes it. The second of these also removes
+the entry in the index of aborted transactions.
 
 Tests: tests/storage/upkeep/test_cleaner.py,
 tests/storage/log/test_transactions.py.
@@ -31,7 +27,7 @@ from protocol.kafka.records.records import Record, build_batch, read_records
 
 
 class CleanedTransactions:
-    """Of one cleaning. It sees the batches of the log in order."""
+    """The transactions of one cleaning, which sees the batches of the log in order."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         # Producer id -> (first, last offset) of its aborted transactions.
@@ -48,7 +44,7 @@ class CleanedTransactions:
         return any(first <= header.base_offset <= last for first, last in ranges)
 
     def saw(self, header: BatchHeader) -> None:
-        """The next batch of the log, as it was before the cleaning."""
+        """Note the next batch of the log, as it was before the cleaning."""
         if header.is_control:
             if header.producer_id in self._left:
                 self._left.discard(header.producer_id)
@@ -58,24 +54,24 @@ class CleanedTransactions:
             self._left.add(header.producer_id)
 
     def is_over(self, marker_offset: int) -> bool:
-        """True if nothing was left of the transaction that this marker ends. ``saw`` has had the marker."""
+        """True if the transaction that this marker ends had no record left. ``saw`` has had the marker."""
         return marker_offset in self._nothing_left
 
 
 T = TypeVar("T")
 
-# What a key takes in a Python dict in addition to its own bytes: the entry, the bytes object, the int.
+# The bytes that a key takes in a Python dict in addition to its own bytes: the entry, the bytes object, the int.
 KEY_OVERHEAD_BYTES = 150
-# Of longer keys a digest of this size is kept: no two keys have the same.
+# Longer keys are kept as a digest of this size: no two keys have the same.
 DIGEST_BYTES = 32
 
 _BITS_KEPT = ~0x07  # all attributes except for the codec
 
 
 class KeptRecords:
-    """Of one cleaning. ``learn`` gets the batches of the part that was not cleaned yet; then ``what_stays`` gets those of the log
-    from its start. Records from ``end_offset`` on are not cleaned. ``unread`` has the base offsets of batches that cannot be
-    read.
+    """The records that one cleaning keeps. ``learn`` gets the batches of the part that was not cleaned yet; then ``what_stays``
+    gets those of the log from its start. Records from ``end_offset`` on are not cleaned. ``unread`` has the base offsets of
+    batches that cannot be read.
     """
 
     def __init__(self, config: LogConfig, now_ms: int) -> None:
@@ -85,12 +81,12 @@ class KeptRecords:
         self._large = Lock()  # of its own: there is one cleaning at a time, and no request waits for it
         self.end_offset = 0
         self.transactions = CleanedTransactions([])
-        self.last_of_producers: set[int] = set()  # last offsets of batches that a producer's sequence number is in
-        self.last_epochs: dict[int, int] = {}  # producer id -> epoch, where only a marker has it
+        self.last_of_producers: set[int] = set()  # last offsets of batches with a producer's sequence number
+        self.last_epochs: dict[int, int] = {}  # producer id -> epoch, if only a marker has it
         self.unread: set[int] = set()
 
     def learn(self, batch: memoryview, header: BatchHeader) -> int:
-        """Remember the keys of a batch. Returns how much memory that takes."""
+        """Remember the keys of a batch. Returns the memory for them, in bytes."""
         if header.is_entry:
             plain = self._records_of(batch, header)
             if plain is None:
@@ -105,7 +101,7 @@ class KeptRecords:
         return taken
 
     def _add_keys(self, header: BatchHeader, data: bytes) -> int:
-        """Returns how much memory the new ones among the keys take."""
+        """Returns the memory for the new keys, in bytes."""
         latest, taken = self._latest, 0
         for record in read_records(header, data):
             if record.key is not None and record.offset >= self.end_offset:
@@ -116,7 +112,7 @@ class KeptRecords:
         return taken
 
     def what_stays(self, batch: memoryview, header: BatchHeader) -> memoryview | bytearray | None:
-        """The next batch of the log as it is kept; None where nothing of it is."""
+        """The next batch of the log as it is kept; None if nothing of it is kept."""
         self.transactions.saw(header)
         if header.base_offset >= self.end_offset:
             return batch
@@ -189,16 +185,16 @@ class KeptRecords:
         )
 
     def _is_over(self, marker: BatchHeader) -> bool:
-        """Is the marker no longer needed, apart from the time that it is kept as a tombstone is?"""
+        """Is the marker no longer needed, apart from the time for which it is kept like a tombstone?"""
         needed = self.last_epochs.get(marker.producer_id, -1) == marker.producer_epoch
         return not needed and self.transactions.is_over(marker.base_offset)
 
     def _records_of(self, batch: memoryview, header: BatchHeader) -> memoryview | None:
-        """An entry as a batch of records; None for one that stays whole, because its records are not known."""
+        """An entry as a batch of records; None for an entry that stays whole, because its records are unknown."""
         return inspection.taken_apart(batch, header, self._large)
 
     def _inspect(self, batch: memoryview, header: BatchHeader, look: Callable[[bytes], T], otherwise: T) -> T:
-        """Returns what ``look`` returns for the bytes of the batch's records, which are well formed; ``otherwise`` for a batch
+        """Return the result of ``look`` for the bytes of the batch's records, which are well formed; ``otherwise`` for a batch
         that cannot be read."""
 
         def check_and_look(data: bytes) -> T:

@@ -1,7 +1,7 @@
 """The scrub verifies the checksums of everything on disk, a little every second, so that damage is found before a consumer reads
 it.
 
-Housekeeper thread. It opens files outside of the cache of open files, so that it does not evict those that are in use. A
+Housekeeper thread. It opens files outside of the cache of open files, so that it does not evict files in use. A
 partition whose files are damaged goes offline, and its recovery point moves back to the bad batch, so that the next start finds
 it as well.
 """
@@ -18,7 +18,7 @@ from broker.storage.segments.segment import Header, Segment
 
 logger = get_logger("storage")
 
-# A round over little data ends soon, and the next one need not follow at once.
+# A round over little data ends soon, and the next round need not follow at once.
 SHORTEST_ROUND_S = 3600.0
 
 Partitions = Mapping[tuple[str, int], Log]
@@ -30,7 +30,7 @@ class Scrub:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._round_began = 0.0
-        self._left: list[tuple[str, int]] = []  # logs of this round that are not verified yet, the next one last
+        self._left: list[tuple[str, int]] = []  # logs of this round not verified yet, the next log last
         self._log: Log | None = None
         self._segment: Segment | None = None
         self._position = 0
@@ -70,12 +70,12 @@ class Scrub:
         return True
 
     def _verify(self, log: Log, budget: int) -> int:
-        """Verify about ``budget`` bytes of one segment. Returns how much of the budget that took. Raises StorageError for
+        """Verify about ``budget`` bytes of one segment. Returns the part of the budget that was used. Raises StorageError for
         damage."""
         _, active, active_end = log.tail
         with log.lock:
             segment = log.state.segments_from(self._offset)[0]
-        if segment is not self._segment:  # the next one, or the one that compaction has put in its place
+        if segment is not self._segment:  # the next segment, or its replacement by compaction
             self._segment, self._position, self._offset = segment, 0, segment.base_offset
         end = active_end if segment is active else segment.size
         start = self._position
@@ -100,7 +100,7 @@ class Scrub:
             self._segment = None  # deleted or compacted meanwhile
             return 1
         try:
-            found = scan(
+            scanned = scan(
                 file,
                 start,
                 end,
@@ -113,16 +113,16 @@ class Scrub:
             )
         finally:
             file.close()
-        self._position, self._offset = found.position, found.offset
-        if found.bad:
-            where = f"no valid record batch at position {found.position} (offset {found.offset})"
-            log.durability.distrust_from(found.offset)
+        self._position, self._offset = scanned.position, scanned.offset
+        if scanned.bad:
+            where = f"no valid record batch at position {scanned.position} (offset {scanned.offset})"
+            log.durability.distrust_from(scanned.offset)
             raise log.state.go_offline(f"{segment.log.path} is damaged: {where}")
         if self._position >= end:
             self._offset = self._after(log, segment)
-        return found.position - start + (batches + 1) * BATCH_COST_BYTES
+        return scanned.position - start + (batches + 1) * BATCH_COST_BYTES
 
     def _after(self, log: Log, segment: Segment) -> int:
-        """Where the next segment begins; the present offset if this was the last one."""
+        """The start of the next segment; the present offset if this was the last segment."""
         following = [base for base in log.view.bases if base > segment.base_offset]
         return max(self._offset, following[0]) if following else self._offset

@@ -40,7 +40,7 @@ def world(storage: Storage) -> World:
     return World(storage)
 
 
-def test_the_files_stay_as_they_were_whatever_happens_to_the_log(world: World, tmp_path: Path) -> None:
+def test_backup_files_survive_changes_of_the_log(world: World, tmp_path: Path) -> None:
     storage = world.storage
     log = storage.create(segment_bytes=500)
     append_many(log, 50, 100)
@@ -62,7 +62,7 @@ def test_the_files_stay_as_they_were_whatever_happens_to_the_log(world: World, t
     restored.stop()
 
 
-def test_recovery_of_what_is_pinned_would_miss_a_record_that_is_not_there(world: World) -> None:
+def test_recovery_from_backup_reports_missing_pinned_record(world: World) -> None:
     storage = world.storage
     log = storage.create(segment_bytes=500)
     append_many(log, 50, 100)
@@ -96,7 +96,7 @@ def test_moments_are_apart_because_appends_wait_during_one(world: World) -> None
     world.backups.end(world.backups.begin()[0])
 
 
-def test_what_a_killed_broker_has_left_goes_at_the_next_start(world: World) -> None:
+def test_leftovers_of_killed_broker_removed_at_next_start(world: World) -> None:
     world.directory.mkdir()
     (world.directory / "t-0").mkdir()
     (world.directory / "t-0" / "file").touch()
@@ -118,9 +118,7 @@ def test_a_failure_releases_everything(world: World) -> None:
     world.backups.end(world.backups.begin()[0])
 
 
-def test_a_topic_deleted_after_the_moment_is_left_out_of_files_and_catalogue(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_backup_omits_topic_deleted_after_the_moment(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = world.storage
     append(storage.create("stays"), b"1")
     append(storage.create("goes", 2), b"1")
@@ -142,7 +140,7 @@ def test_a_topic_deleted_after_the_moment_is_left_out_of_files_and_catalogue(
     catalogue.close()
 
 
-def test_a_partition_that_is_offline_is_copied_as_it_is(world: World) -> None:
+def test_offline_partition_is_copied_as_it_is(world: World) -> None:
     log = world.storage.create()
     append(log, b"1")
     log.state.go_offline("for this test")

@@ -12,7 +12,7 @@ from broker.storage.data_directory import CATALOGUE
 DISK = SystemDisk()
 
 
-def test_ids_that_producers_got_after_the_backup_are_not_given_again(tmp_path: Path) -> None:
+def test_restored_broker_skips_producer_ids_assigned_after_backup(tmp_path: Path) -> None:
     backup, data_dir = tmp_path / "backup", tmp_path / "data"
     (backup / DATA).mkdir(parents=True)
     (backup / JOURNAL).touch()

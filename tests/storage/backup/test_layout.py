@@ -44,7 +44,7 @@ def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
     assert plan == plan_from_json(plan.to_json())
 
 
-def test_a_manifest_is_read_as_it_was_written_and_ends_the_journal(tmp_path: Path) -> None:
+def test_manifest_round_trip_and_removal_of_journal(tmp_path: Path) -> None:
     (tmp_path / JOURNAL).touch()
     manifest = Manifest(Plan("id", 1, "cluster", "0.1", (PlannedPartition("a", 0, 0, 1, False),), ()), tuple(FILES))
     write_manifest(DISK, str(tmp_path), manifest)
@@ -62,7 +62,7 @@ def test_a_damaged_manifest_is_no_backup(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../outside", "a-0/../../outside", "a-0//0.log", ".", "", "a\0b"])
-def test_a_file_outside_of_the_backup_belongs_to_none(tmp_path: Path, path: str) -> None:
+def test_file_outside_of_backup_is_refused(tmp_path: Path, path: str) -> None:
     whole = Manifest(Plan("id", 1, "cluster", "0.1", (), ()), (StoredFile(path, 5, 7, None),))
     (tmp_path / JOURNAL).touch()
     write_manifest(DISK, str(tmp_path), whole)
@@ -74,7 +74,7 @@ def test_a_file_outside_of_the_backup_belongs_to_none(tmp_path: Path, path: str)
     assert [] == list(read_journal(DISK, str(tmp_path)))
 
 
-def test_a_line_of_the_journal_that_was_not_written_whole_is_left_out(tmp_path: Path) -> None:
+def test_incomplete_journal_line_is_left_out(tmp_path: Path) -> None:
     lines = [journal_line(file) for file in FILES]
     (tmp_path / JOURNAL).write_text(f"\n{lines[0]}\n{lines[1][:9]}\n{lines[1]}\n")
     assert FILES == list(read_journal(DISK, str(tmp_path)))

@@ -10,7 +10,7 @@ from tests.storage.helpers import Storage, append
 
 
 @pytest.mark.parametrize("visible", ["written", "durable"])
-def test_it_tells_where_each_log_ends_whether_readers_see_it_or_not(storage: Storage, visible: str) -> None:
+def test_cut_has_end_of_each_log_even_hidden(storage: Storage, visible: str) -> None:
     storage.create("a", 2, visible=visible)
     append(storage.log("a"), b"1", b"2")
     append(storage.log("a", 1), b"1")
@@ -21,7 +21,7 @@ def test_it_tells_where_each_log_ends_whether_readers_see_it_or_not(storage: Sto
     assert [log.view.segments[-1].size for log in logs] == [each.size for each in found]
 
 
-def test_a_log_that_hangs_in_a_write_does_not_hold_it_up_and_holds_nobody_up(storage: Storage) -> None:
+def test_log_with_hanging_write_delays_no_other(storage: Storage) -> None:
     storage.create("a", 3)
     for number in range(3):
         append(storage.log("a", number), b"1")

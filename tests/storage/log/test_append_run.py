@@ -82,9 +82,7 @@ BATCHES = st.lists(
 
 
 @given(BATCHES, st.sampled_from([300, 1000, 1_000_000]), st.sampled_from([0, 100, 4096]))
-def test_a_run_stores_what_its_batches_would_have_stored_one_by_one(
-    batches: list[Batch], segment_bytes: int, interval: int
-) -> None:
+def test_run_stores_the_same_as_single_batches(batches: list[Batch], segment_bytes: int, interval: int) -> None:
     directories = [tempfile.mkdtemp() for _ in range(2)]
     outcomes = []
     try:

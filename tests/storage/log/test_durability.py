@@ -11,7 +11,7 @@ from tests.descriptors import in_own_process, none_left
 from tests.storage.helpers import Storage, append, append_many, offsets, read_records
 
 
-def test_a_flush_syncs_every_segment_that_has_something_new_and_the_directory(storage: Storage) -> None:
+def test_flush_syncs_changed_segments_and_the_directory(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
     storage.disk.synced.clear()
@@ -28,7 +28,7 @@ def test_a_flush_syncs_every_segment_that_has_something_new_and_the_directory(st
     assert len(storage.disk.synced) == 1
 
 
-def test_after_a_crash_nothing_counts_as_durable_that_was_not_checkpointed(storage: Storage) -> None:
+def test_only_checkpointed_records_are_durable_after_crash(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 10)
     storage.manager.checkpoint()
@@ -56,7 +56,7 @@ def test_a_failed_fsync_takes_the_partition_offline(storage: Storage) -> None:
     assert offsets(read_records(storage.log())) == [0, 1, 2]
 
 
-def test_why_a_log_is_offline_is_no_traceback_that_grows(storage: Storage) -> None:
+def test_offline_error_has_no_growing_traceback(storage: Storage) -> None:
     """One exception raised over and over gathers the frames of all who raise it, and what they hold: buffers, files."""
     log = storage.create()
     append_many(log, 3)
@@ -101,7 +101,7 @@ def test_the_snapshots_of_the_last_two_checkpoints_stay(storage: Storage) -> Non
     assert storage.files(".snapshot") == [f"{offset:020d}.snapshot" for offset in (12, 16)]
 
 
-def test_appends_go_on_while_the_producers_are_written_down(storage: Storage) -> None:
+def test_appends_continue_while_producer_snapshot_is_written(storage: Storage) -> None:
     log = storage.create()
     for number in range(3):
         append(log, b"x", producer=(7, 0, number))
@@ -133,7 +133,7 @@ def test_a_new_segment_costs_no_snapshot(storage: Storage) -> None:
     assert append(storage.log(), b"x" * 50, producer=(7, 0, 16)).duplicate
 
 
-def test_the_newest_snapshot_stays_when_the_segment_with_its_offset_goes(storage: Storage) -> None:
+def test_newest_snapshot_survives_removal_of_its_segment(storage: Storage) -> None:
     log = storage.create(segment_bytes=300, file_delete_delay_ms=0)
     append(log, b"x", producer=(7, 0, 0))
     while log.view.bases[-1] != log.log_end_offset - 1:
@@ -162,7 +162,7 @@ def test_a_checkpoint_that_fails_moves_nothing(storage: Storage) -> None:
     assert log.recovery_point == 0
 
 
-def test_after_a_failed_write_the_cut_is_made_durable_before_the_next_segment(storage: Storage) -> None:
+def test_cut_after_failed_write_durable_before_next_segment(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 2)
     log.durability.flush_to(2)
@@ -187,7 +187,7 @@ def test_a_clean_stop_writes_no_snapshot_of_nothing(storage: Storage) -> None:
     assert append(storage.log(), b"x", producer=(7, 0, 0)).duplicate
 
 
-def test_a_flush_that_cannot_open_its_file_leaves_the_partition_online_and_the_next_one_does_it_all(
+def test_flush_without_descriptor_leaves_partition_online_for_next(
     tmp_path: Path,
 ) -> None:
     in_own_process(flush_that_cannot_open_its_file, tmp_path)
@@ -209,7 +209,7 @@ def flush_that_cannot_open_its_file(tmp_path: Path) -> None:
     assert len(storage.disk.synced) == len(log.view.segments) + 1  # the directory, too
 
 
-def test_a_checkpoint_that_cannot_open_a_file_leaves_the_partition_online(tmp_path: Path) -> None:
+def test_checkpoint_without_descriptor_leaves_partition_online(tmp_path: Path) -> None:
     in_own_process(checkpoint_that_cannot_open_a_file, tmp_path)
 
 
@@ -228,7 +228,7 @@ def checkpoint_that_cannot_open_a_file(tmp_path: Path) -> None:
 # -- what consumers see ----------------------------------------------------------------------------------------------------
 
 
-def test_consumers_see_what_is_durable_where_the_topic_says_so(storage: Storage) -> None:
+def test_visible_durable_shows_consumers_only_durable_records(storage: Storage) -> None:
     log = storage.create(visible="durable", segment_bytes=300)
     woken: list[int] = []
     log.watch(lambda: woken.append(log.high_watermark))
@@ -253,7 +253,7 @@ def test_consumers_see_what_is_durable_where_the_topic_says_so(storage: Storage)
     assert (40, 40) == (log.high_watermark, len(read_records(log)))
 
 
-def test_what_is_found_after_a_kill_is_fsynced_before_consumers_see_it(storage: Storage) -> None:
+def test_records_after_kill_are_fsynced_before_consumers_see(storage: Storage) -> None:
     append_many(storage.create(visible="durable"), 20)
     storage.kill()
     storage.disk.synced.clear()
@@ -265,7 +265,7 @@ def test_what_is_found_after_a_kill_is_fsynced_before_consumers_see_it(storage: 
     assert (20, 20) == (storage.log().high_watermark, len(read_records(storage.log())))
 
 
-def test_a_change_of_what_consumers_see_never_takes_anything_back(storage: Storage) -> None:
+def test_change_of_visibility_never_takes_records_back(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 5)
     storage.manager.alter_topic_configs("t", {"visible": "durable"})

@@ -18,7 +18,7 @@ def entry(value: bytes, messages: int = 1, timestamp: int = NOW_MS) -> bytearray
     )
 
 
-def test_an_entry_takes_an_offset_for_each_of_its_messages(storage: Storage) -> None:
+def test_entry_takes_one_offset_for_each_message(storage: Storage) -> None:
     log = storage.create()
     append(log, b"kafka", b"kafka")
     info = log.append(memoryview(entry(b"a", 10)), now_ms=NOW_MS, entries=True)
@@ -39,9 +39,7 @@ def test_several_entries_are_appended_at_once(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("configs", [{}, {"cleanup_policy": "compact"}, {"compression_type": "zstd"}])
-def test_an_entry_is_stored_as_it_is_whatever_the_topic_s_settings_are(
-    storage: Storage, configs: dict[str, str]
-) -> None:
+def test_entry_is_stored_unchanged_whatever_the_topic_settings(storage: Storage, configs: dict[str, str]) -> None:
     log = storage.create(**configs, max_message_bytes=100)
     sent = entry(b"x" * 1000, 7)
     log.append(memoryview(sent), now_ms=NOW_MS, entries=True)
@@ -49,7 +47,7 @@ def test_an_entry_is_stored_as_it_is_whatever_the_topic_s_settings_are(
 
 
 @pytest.mark.parametrize("ahead", [3_600_001, -10_001])
-def test_an_entry_whose_time_is_not_allowed_gets_the_time_of_the_append(storage: Storage, ahead: int) -> None:
+def test_entry_with_disallowed_time_gets_time_of_append(storage: Storage, ahead: int) -> None:
     log = storage.create(message_timestamp_before_max_ms=10_000)
     log.append(memoryview(entry(b"a", 3, NOW_MS + ahead)), now_ms=NOW_MS, entries=True)
     data = read_bytes(log, 0)
@@ -58,13 +56,13 @@ def test_an_entry_whose_time_is_not_allowed_gets_the_time_of_the_append(storage:
     assert (True, NOW_MS) == (header.is_log_append_time, header.max_timestamp)
 
 
-def test_log_append_time_is_the_time_of_entries_too(storage: Storage) -> None:
+def test_log_append_time_applies_to_entries(storage: Storage) -> None:
     log = storage.create(message_timestamp_type="LogAppendTime")
     log.append(memoryview(entry(b"a", 1, NOW_MS - 5)), now_ms=NOW_MS, entries=True)
     assert (0, NOW_MS) == log.times.offset_for_timestamp(NOW_MS)
 
 
-def test_the_mark_is_durable_before_the_first_entry_is_written(storage: Storage) -> None:
+def test_entries_mark_is_durable_before_first_entry(storage: Storage) -> None:
     log = storage.create()
     assert not log.has_entries
     append(log, b"kafka")
@@ -79,7 +77,7 @@ def test_the_mark_is_durable_before_the_first_entry_is_written(storage: Storage)
     assert log.has_entries
 
 
-def test_nothing_is_appended_if_the_mark_cannot_be_made(storage: Storage) -> None:
+def test_failed_entries_mark_appends_nothing(storage: Storage) -> None:
     log = storage.create()
     storage.disk.fail["open", ENTRIES] = errno.ENOSPC
     with pytest.raises(StorageError):
@@ -104,7 +102,7 @@ def test_a_restart_knows_which_logs_have_entries(storage: Storage, how: str) -> 
     )
 
 
-def test_files_that_come_without_the_mark_get_it_when_recovery_meets_an_entry(storage: Storage) -> None:
+def test_recovery_restores_missing_mark_when_it_meets_entry(storage: Storage) -> None:
     log = storage.create()
     log.append(memoryview(entry(b"a", 5)), now_ms=NOW_MS, entries=True)
     (storage.path() / ENTRIES).unlink()
@@ -113,7 +111,7 @@ def test_files_that_come_without_the_mark_get_it_when_recovery_meets_an_entry(st
     assert (storage.path() / ENTRIES).exists()
 
 
-def test_a_topic_with_entries_is_deleted_with_all_its_files(storage: Storage) -> None:
+def test_deleting_topic_with_entries_removes_all_its_files(storage: Storage) -> None:
     log = storage.create(file_delete_delay_ms=0)
     log.append(memoryview(entry(b"a", 5)), now_ms=NOW_MS, entries=True)
     storage.manager.delete_topic("t")
@@ -133,7 +131,7 @@ def test_a_kafka_producer_cannot_forge_an_entry(storage: Storage) -> None:
     assert (0, False) == (log.log_end_offset, log.has_entries)
 
 
-def test_entries_are_found_by_time_and_offset_after_the_indexes_were_rebuilt(storage: Storage) -> None:
+def test_entries_found_by_time_and_offset_after_rebuild(storage: Storage) -> None:
     log = storage.create(index_interval_bytes=1, segment_bytes=2000)
     for number in range(50):
         log.append(memoryview(entry(b"%d" % number * 50, 4, NOW_MS + number)), now_ms=NOW_MS, entries=True)
@@ -155,7 +153,7 @@ def test_deleting_records_may_end_within_an_entry(storage: Storage) -> None:
     assert (4, 10) == (storage.log().log_start_offset, storage.log().log_end_offset)
 
 
-def test_a_torn_entry_is_cut_off_at_the_next_start(storage: Storage) -> None:
+def test_torn_entry_is_cut_at_next_start(storage: Storage) -> None:
     log = storage.create()
     log.append(memoryview(entry(b"a", 5)), now_ms=NOW_MS, entries=True)
     append(log, b"kafka")
@@ -184,7 +182,7 @@ def test_the_scrub_verifies_entries(storage: Storage) -> None:
     assert [log] == Scrub(storage.clock).step(partitions, 1 << 20)
 
 
-def test_retention_by_time_goes_by_when_entries_were_published(storage: Storage) -> None:
+def test_retention_by_time_uses_publish_time_of_entries(storage: Storage) -> None:
     log = storage.create(retention_ms=1000, segment_bytes=300)
     for number in range(10):
         log.append(memoryview(entry(b"x" * 100, 2, NOW_MS + 100 * number)), now_ms=NOW_MS, entries=True)

@@ -25,7 +25,7 @@ def begin(storage: Storage) -> Log:
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC])
-def test_a_segment_that_could_not_be_begun_leaves_nothing(storage: Storage, suffix: str, code: int) -> None:
+def test_failed_new_segment_leaves_nothing(storage: Storage, suffix: str, code: int) -> None:
     log = begin(storage)
     for operation in ("open", "stat"):
         storage.disk.fail[operation, f"{1:020d}{suffix}"] = code
@@ -42,7 +42,7 @@ def test_a_segment_that_could_not_be_begun_leaves_nothing(storage: Storage, suff
 
 @pytest.mark.parametrize("stop", ["stop", "kill"])
 @pytest.mark.parametrize("recovery_point", [0, 1, 2, 4])
-def test_an_empty_segment_that_is_left_hides_no_records(storage: Storage, stop: str, recovery_point: int) -> None:
+def test_leftover_empty_segment_hides_no_records(storage: Storage, stop: str, recovery_point: int) -> None:
     """Left by a broker that did not remove it, or by a power loss that took its removal back."""
     log = begin(storage)
     for number in range(1, 5):
@@ -59,7 +59,7 @@ def test_an_empty_segment_that_is_left_hides_no_records(storage: Storage, stop: 
     assert storage.files(".log") == [f"{0:020d}.log"]
 
 
-def test_an_empty_segment_in_the_middle_hides_no_records(storage: Storage) -> None:
+def test_empty_segment_in_the_middle_hides_no_records(storage: Storage) -> None:
     log = begin(storage)
     append_many(log, 3)
     append(log, b"y" * LARGE)  # in a segment of its own
@@ -88,7 +88,7 @@ def test_several_empty_segments_hide_no_records(storage: Storage, large_follows:
     assert storage.files(".log") == [f"{0:020d}.log", *([f"{5:020d}.log"] if large_follows else [])]
 
 
-def test_an_empty_segment_that_was_begun_in_order_stays(storage: Storage) -> None:
+def test_empty_segment_begun_in_order_stays(storage: Storage) -> None:
     log = begin(storage)
     with log.lock:
         log.rolling.roll(0)
@@ -96,7 +96,7 @@ def test_an_empty_segment_that_was_begun_in_order_stays(storage: Storage) -> Non
     assert storage.log().log_end_offset == 1
 
 
-def test_the_torn_batch_before_an_empty_segment_is_cut(storage: Storage) -> None:
+def test_torn_batch_before_empty_segment_is_cut(storage: Storage) -> None:
     log = begin(storage)
     storage.manager.checkpoint()
     append(log, b"torn")
@@ -193,7 +193,7 @@ def test_what_was_stored_survives_rolls_that_fail(tmp_path: Path, seed: int) -> 
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_failed_fsync_before_a_roll_is_not_taken_back_by_a_later_one(storage: Storage, code: int) -> None:
+def test_failed_fsync_before_roll_survives_later_one(storage: Storage, code: int) -> None:
     # After a failed fsync the kernel takes the pages for clean, so the next one would succeed without having written them.
     log = begin(storage)
     storage.disk.room = 10

@@ -34,7 +34,7 @@ logs = st.lists(st.integers(0, 400), max_size=8).map(lambda sizes: [bytes(build_
 
 
 @given(logs, st.integers(HEADER_SIZE, 900), st.integers(0, 500), st.binary(max_size=9), st.binary(max_size=9))
-def test_every_batch_comes_once_with_what_is_needed_of_it(
+def test_walk_yields_each_batch_once_with_needed_bytes(
     log: list[bytes], chunk: int, least: int, before: bytes, after: bytes
 ) -> None:
     data = b"".join(log)
@@ -60,7 +60,7 @@ def test_what_is_not_needed_is_not_read() -> None:
 
 
 @given(logs.filter(bool), st.integers(HEADER_SIZE, 900), st.data())
-def test_a_region_or_a_file_that_ends_too_early_is_damaged(log: list[bytes], chunk: int, data: st.DataObject) -> None:
+def test_region_or_file_that_ends_early_is_damaged(log: list[bytes], chunk: int, data: st.DataObject) -> None:
     whole = b"".join(log)
     cut = data.draw(st.integers(len(whole) - len(log[-1]) + 1, len(whole) - 1))
     for file, size in ((Bytes(whole), cut), (Bytes(whole[:cut]), len(whole))):

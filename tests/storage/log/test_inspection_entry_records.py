@@ -45,7 +45,7 @@ def test_each_message_is_a_record_at_its_offset() -> None:
     assert [(40, b"x", b"a"), (41, None, b"b"), (42, b"y", b"c")] == [(one.offset, one.key, one.value) for one in found]
 
 
-def test_with_log_append_time_that_is_the_time_of_the_records() -> None:
+def test_log_append_time_of_batch_applies_to_records() -> None:
     batch = entry(batch_of(b"a", b"b", event_time=5), 2)
     set_log_append_time(batch, 0, read_header(batch), 777)
     assert [777, 777] == [record.timestamp for record in translated(batch)]
@@ -58,7 +58,7 @@ def test_what_is_no_message_is_nobody_s_entry(value: bytes) -> None:
     assert view is None or len(list(records(view))) == 1
 
 
-def test_a_batch_that_only_has_the_mark_is_left_as_it_is() -> None:
+def test_batch_that_only_looks_like_entry_stays_unchanged() -> None:
     batch = memoryview(build_batch([(b"k", b"v", [("h", b"v")], 0)] * 3, attributes=ENTRY))
     assert as_records(batch, read_header(batch), Lock()) is None
     assert taken_apart(batch, read_header(batch), Lock()) is None
@@ -73,7 +73,7 @@ def test_a_batch_that_only_has_the_mark_is_left_as_it_is() -> None:
         {"compression": 99},
     ],
 )
-def test_what_cannot_be_read_stays_whole_where_records_are_removed(fields: dict[str, Any]) -> None:
+def test_unreadable_entry_stays_whole_where_records_are_removed(fields: dict[str, Any]) -> None:
     batch = entry(message(b"payload", partition_key="k", **fields))
     assert [b"payload"] == [record.value for record in translated(batch)]
     assert taken_apart(batch, read_header(batch), Lock()) is None
@@ -96,7 +96,7 @@ def test_what_can_be_read_is_taken_apart() -> None:
         (batch_of(*[b""] * 20_000), 20_000, True),
     ],
 )
-def test_entries_that_are_large_inside_are_taken_one_after_the_other(stored: bytes, messages: int, waits: bool) -> None:
+def test_large_entries_are_taken_apart_one_at_time(stored: bytes, messages: int, waits: bool) -> None:
     batch = entry(stored, messages)
     lock = Lock()
     done = threading.Event()
@@ -113,7 +113,7 @@ def test_entries_that_are_large_inside_are_taken_one_after_the_other(stored: byt
     assert done.is_set()
 
 
-def test_a_payload_that_claims_more_than_it_has_is_not_decompressed() -> None:
+def test_payload_with_false_size_is_not_decompressed() -> None:
     bomb = message(b"\0" * 100, compression=CompressionType.ZSTD, uncompressed_size=2**31)
     (record,) = translated(entry(bomb))
     assert b"\0" * 100 == record.value

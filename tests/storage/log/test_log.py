@@ -57,7 +57,7 @@ def test_offsets_are_dense_and_batches_are_whole(storage: Storage) -> None:
     assert [(record.offset, record.value) for record in read_records(log)] == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_the_offset_and_the_leader_epoch_are_written_into_the_batch(storage: Storage) -> None:
+def test_append_writes_offset_and_leader_epoch_into_batch(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a")
     append(log, b"b", b"c")
@@ -104,7 +104,7 @@ def test_the_old_message_formats_are_refused(storage: Storage) -> None:
     assert refused(storage, view) == InvalidBatch
 
 
-def test_a_batch_larger_than_max_message_bytes_is_refused(storage: Storage) -> None:
+def test_batch_larger_than_max_message_bytes_is_refused(storage: Storage) -> None:
     log = storage.create(max_message_bytes=100)
     with pytest.raises(Refusal) as error:
         append(log, b"x" * 100)
@@ -119,7 +119,7 @@ def test_records_larger_than_a_segment_are_refused(storage: Storage) -> None:
     assert type(error.value) is BatchesTooLarge
 
 
-def test_a_log_that_has_ended_takes_no_more_whatever_its_settings_become(storage: Storage) -> None:
+def test_ended_log_refuses_appends_after_change_of_settings(storage: Storage) -> None:
     log = storage.create()
     append(log, b"last")
     log.appender.end()
@@ -132,17 +132,17 @@ def test_a_log_that_has_ended_takes_no_more_whatever_its_settings_become(storage
 
 
 @pytest.mark.parametrize("count", [0, 2, 100])
-def test_a_number_of_records_that_does_not_fit_the_offsets_is_refused(storage: Storage, count: int) -> None:
+def test_record_count_that_contradicts_offsets_is_refused(storage: Storage, count: int) -> None:
     assert refused(storage, with_header(batch(b"a"), record_count=count)) == InvalidBatch
 
 
-def test_a_small_batch_that_claims_a_million_records_is_refused(storage: Storage) -> None:
+def test_small_batch_that_claims_million_records_is_refused(storage: Storage) -> None:
     view = with_header(batch(b"a"), record_count=1_000_000, last_offset_delta=999_999)
     assert refused(storage, view) == InvalidBatch
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_a_batch_of_81_bytes_does_not_move_the_offset_by_2_31(storage: Storage, codec: int) -> None:
+def test_batch_of_81_bytes_cannot_claim_2_31(storage: Storage, codec: int) -> None:
     view = batch(b"a" * (13 if codec == 0 else 1), compression=codec)
     for count in (2**31 - 1, 1_000_001):
         lie = with_header(memoryview(bytearray(view)), record_count=count, last_offset_delta=count - 1)
@@ -190,7 +190,7 @@ HOUR_MS = 3_600_000
 @pytest.mark.parametrize(
     ("timestamp", "ok"), [(NOW_MS + HOUR_MS, True), (NOW_MS + HOUR_MS + 1, False), (0, True), (-1, True)]
 )
-def test_timestamps_may_be_an_hour_ahead_and_any_time_behind(storage: Storage, timestamp: int, ok: bool) -> None:
+def test_timestamps_at_most_hour_ahead_any_time_behind(storage: Storage, timestamp: int, ok: bool) -> None:
     if ok:
         append(storage.create(), b"a", timestamp=timestamp)
     else:
@@ -216,7 +216,7 @@ def test_log_append_time_replaces_the_timestamps(storage: Storage) -> None:
 
 @pytest.mark.parametrize("kind", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("sent", [0, 1, 4])
-def test_a_topic_may_keep_another_codec_than_the_producer_has(storage: Storage, kind: str, sent: int) -> None:
+def test_topic_codec_may_differ_from_producer_codec(storage: Storage, kind: str, sent: int) -> None:
     codec = ["uncompressed", "gzip", "snappy", "lz4", "zstd"].index(kind)
     log = storage.create(compression_type=kind)
     append(log, b"first")
@@ -253,7 +253,7 @@ def test_records_of_another_shape_are_refused_everywhere(
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_where_the_topic_asks_for_it_every_record_is_looked_at(storage: Storage, codec: int) -> None:
+def test_full_record_validation_reads_every_record(storage: Storage, codec: int) -> None:
     log = storage.create()
     unreadable = lying(batch(b"a" * 100, b"b", compression=codec), lambda data: garbage(data, codec))
     log.append(memoryview(bytearray(unreadable)), now_ms=NOW_MS)
@@ -263,7 +263,7 @@ def test_where_the_topic_asks_for_it_every_record_is_looked_at(storage: Storage,
     assert 2 == log.append(batch(b"a", b"b", compression=codec), now_ms=NOW_MS).base_offset
 
 
-def test_records_that_cannot_be_read_are_refused_where_the_broker_must_read_them(storage: Storage) -> None:
+def test_unreadable_records_refused_where_broker_must_read_them(storage: Storage) -> None:
     view = with_header(memoryview(bytearray(bytes(batch(b"a" * 30)))), attributes=4)  # says zstd, and is not
     assert refused(storage, view, compression_type="gzip") == InvalidBatch
 
@@ -278,7 +278,7 @@ def test_a_compacted_topic_refuses_records_without_a_key(storage: Storage) -> No
     assert offsets(read_records(log)) == [0]
 
 
-def test_settings_that_change_are_in_force_for_the_next_append(storage: Storage) -> None:
+def test_changed_settings_apply_to_the_next_append(storage: Storage) -> None:
     log = storage.create()
     append(log, b"x" * 1000)
     storage.manager.alter_topic_configs("t", {"max.message.bytes": "100"})
@@ -301,7 +301,7 @@ def test_a_full_segment_is_followed_by_another(storage: Storage) -> None:
     assert offsets(read_records(log)) == list(range(10))
 
 
-def test_one_read_goes_through_a_bounded_number_of_segments(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_goes_through_bounded_number_of_segments(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "READ_SEGMENTS", 2)
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
@@ -310,7 +310,7 @@ def test_one_read_goes_through_a_bounded_number_of_segments(storage: Storage, mo
     assert list(range(10)) == offsets(read_records(log))
 
 
-def test_a_segment_ends_when_its_first_record_is_old_enough(storage: Storage) -> None:
+def test_segment_ends_when_first_record_is_old_enough(storage: Storage) -> None:
     log = storage.create(segment_ms=1000)
     append(log, b"a", timestamp=NOW_MS)
     append(log, b"b", timestamp=NOW_MS + 1000)
@@ -327,7 +327,7 @@ def test_without_timestamps_a_segment_ends_by_the_clock(storage: Storage) -> Non
     assert log.view.bases == (0, 1)
 
 
-def test_the_age_of_a_segment_is_known_after_a_restart(storage: Storage) -> None:
+def test_segment_age_is_known_after_restart(storage: Storage) -> None:
     log = storage.create(segment_ms=1000)
     append(log, b"a", timestamp=NOW_MS)
     storage.restart()
@@ -335,7 +335,7 @@ def test_the_age_of_a_segment_is_known_after_a_restart(storage: Storage) -> None
     assert storage.log().view.bases == (0, 1)
 
 
-def test_a_clock_that_jumps_back_neither_rolls_nor_refuses(storage: Storage) -> None:
+def test_clock_jumping_back_neither_rolls_nor_refuses(storage: Storage) -> None:
     log = storage.create(segment_ms=1000)
     append(log, b"a")
     storage.clock.now_ms -= 10 * HOUR_MS
@@ -351,7 +351,7 @@ def test_a_full_index_ends_a_segment(storage: Storage) -> None:
     assert log.view.bases == (0, 3)
 
 
-def test_offsets_too_far_apart_for_the_index_end_a_segment(storage: Storage) -> None:
+def test_segment_ends_at_offsets_too_large_for_index(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a")
     count = 1_000_000
@@ -368,7 +368,7 @@ def test_offsets_too_far_apart_for_the_index_end_a_segment(storage: Storage) -> 
 # -- idempotence -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_comes_again_is_not_stored_again(storage: Storage) -> None:
+def test_repeated_batch_is_not_stored_again(storage: Storage) -> None:
     log = storage.create()
     append(log, b"x")
     first = append(log, b"a", b"b", producer=(7, 0, 0))
@@ -378,7 +378,7 @@ def test_a_batch_that_comes_again_is_not_stored_again(storage: Storage) -> None:
     assert values(log) == [b"x", b"a", b"b", b"c"]
 
 
-def test_the_last_five_batches_of_a_producer_may_come_again(storage: Storage) -> None:
+def test_last_five_batches_of_producer_are_recognised(storage: Storage) -> None:
     log = storage.create()
     for sequence in range(7):
         append(log, b"%d" % sequence, producer=(7, 0, sequence))
@@ -415,11 +415,11 @@ def test_a_new_epoch_begins_with_sequence_number_zero(storage: Storage) -> None:
     append(log, b"b", producer=(7, 1, 0))
 
 
-def test_a_producer_id_without_a_sequence_number_is_refused(storage: Storage) -> None:
+def test_producer_id_without_sequence_number_is_refused(storage: Storage) -> None:
     assert refused(storage, batch(b"a", producer=(7, 0, -1))) == InvalidBatch
 
 
-def test_an_idempotent_producer_sends_one_batch_at_a_time(storage: Storage) -> None:
+def test_idempotent_producer_sends_one_batch_at_a_time(storage: Storage) -> None:
     view = memoryview(bytearray(bytes(batch(b"a", producer=(7, 0, 0))) + bytes(batch(b"b", producer=(7, 0, 1)))))
     assert refused(storage, view) == InvalidBatch
 
@@ -427,7 +427,7 @@ def test_an_idempotent_producer_sends_one_batch_at_a_time(storage: Storage) -> N
 # -- failures --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_refuses_the_batch_and_leaves_nothing_of_it(storage: Storage) -> None:
+def test_full_disk_leaves_nothing_of_the_batch(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", producer=(7, 0, 0))
     size = (storage.path() / storage.files(".log")[0]).stat().st_size
@@ -442,7 +442,7 @@ def test_a_full_disk_refuses_the_batch_and_leaves_nothing_of_it(storage: Storage
     assert values(log) == [b"a", b"c"]
 
 
-def test_a_full_disk_at_a_new_segment_leaves_the_log_as_it_was(storage: Storage) -> None:
+def test_full_disk_at_new_segment_leaves_log_unchanged(storage: Storage) -> None:
     log = storage.create(segment_bytes=300, index_interval_bytes=0)
     append_many(log, 3)
     storage.disk.room = 0
@@ -456,7 +456,7 @@ def test_a_full_disk_at_a_new_segment_leaves_the_log_as_it_was(storage: Storage)
     assert offsets(read_records(storage.log())) == list(range(6))
 
 
-def test_a_write_that_fails_and_cannot_be_undone_takes_the_partition_offline(storage: Storage) -> None:
+def test_failed_write_that_cannot_be_undone_takes_offline(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a")
     storage.disk.room = 50
@@ -474,7 +474,7 @@ def test_a_write_that_fails_and_cannot_be_undone_takes_the_partition_offline(sto
     assert values(storage.log()) == [b"a"]
 
 
-def test_an_io_error_takes_the_partition_offline_and_only_it(storage: Storage) -> None:
+def test_io_error_takes_only_its_partition_offline(storage: Storage) -> None:
     storage.create("t", 2)
     storage.disk.fail["write", "/t-0/"] = errno.EIO
     with pytest.raises(StorageError):
@@ -492,7 +492,7 @@ def test_a_slow_write_is_remembered_for_a_while(storage: Storage) -> None:
     assert log.state.slow_until > storage.clock.monotonic()
 
 
-def test_one_write_that_was_a_bit_slow_may_have_waited_for_a_cpu(storage: Storage) -> None:
+def test_single_slow_write_may_have_waited_for_cpu(storage: Storage) -> None:
     log = storage.create()
     for took_ms in (6, 0, 6, 0):
         storage.disk.before = lambda what, path: storage.clock.sleep_ms(took_ms) if what == "write" else None  # noqa: B023
@@ -507,7 +507,7 @@ def test_one_write_that_was_a_bit_slow_may_have_waited_for_a_cpu(storage: Storag
 # -- watching --------------------------------------------------------------------------------------------------------------
 
 
-def test_watchers_are_called_after_each_append_until_they_leave(storage: Storage) -> None:
+def test_watchers_are_called_after_appends_until_they_leave(storage: Storage) -> None:
     log = storage.create()
     seen: list[int] = []
     token = log.watch(lambda: seen.append(log.high_watermark))
@@ -534,7 +534,7 @@ def test_watchers_may_use_the_log(storage: Storage) -> None:
     assert len(seen[0]) > 60  # type: ignore[arg-type]
 
 
-def test_watchers_are_called_when_the_log_goes_offline_or_is_deleted(storage: Storage) -> None:
+def test_watchers_are_called_when_log_offline_or_deleted(storage: Storage) -> None:
     seen: list[str] = []
     storage.create("a").watch(lambda: seen.append("offline"))
     storage.create("b").watch(lambda: seen.append("deleted"))
@@ -546,7 +546,7 @@ def test_watchers_are_called_when_the_log_goes_offline_or_is_deleted(storage: St
     assert seen == ["offline", "deleted"]
 
 
-def test_many_threads_append_and_read_without_getting_in_each_others_way(storage: Storage) -> None:
+def test_many_threads_append_and_read_without_disturbance(storage: Storage) -> None:
     log = storage.create(segment_bytes=20_000, index_interval_bytes=100)
     errors: list[BaseException] = []
     done = threading.Event()

@@ -11,7 +11,7 @@ from broker.storage.log.log_config import LogConfig
 from tests.loops import loop_over
 
 
-def test_every_setting_of_the_table_is_a_field_and_the_other_way_round() -> None:
+def test_settings_table_and_config_fields_match() -> None:
     assert sorted(setting.field for setting in SETTINGS) == sorted(field.name for field in attrs.fields(LogConfig))
     assert [setting.name for setting in SETTINGS] == sorted(setting.name for setting in SETTINGS)
 
@@ -106,7 +106,7 @@ def test_defaults_come_from_the_broker_s_settings() -> None:
     assert defaults.segment_ms == LogConfig().segment_ms
 
 
-def test_the_broker_s_settings_have_the_names_and_defaults_that_the_table_says() -> None:
+def test_broker_settings_have_names_and_defaults_of_table() -> None:
     broker = BrokerConfig()
     for setting in SETTINGS:
         if setting.synonym is not None:
@@ -114,7 +114,7 @@ def test_the_broker_s_settings_have_the_names_and_defaults_that_the_table_says()
     assert LogConfig.from_broker(broker) == LogConfig()
 
 
-def test_every_setting_of_the_broker_that_is_a_topic_s_default_arrives_in_the_topic() -> None:
+def test_broker_defaults_arrive_in_the_topic() -> None:
     """One after the other, each with a value that no other default has."""
     other = {"boolean": True, "int": 17, "long": 23, "double": 0.25, "list": "compact"}
     choices = {
@@ -133,7 +133,7 @@ def test_every_setting_of_the_broker_that_is_a_topic_s_default_arrives_in_the_to
         assert changed == {setting.name}
 
 
-def test_a_setting_that_the_broker_does_not_have_never_becomes_a_default_in_silence() -> None:
+def test_setting_that_broker_lacks_never_becomes_silent_default() -> None:
     """A misspelt name, here or there, ended as Kafka's default until the settings were read by name without a fallback."""
 
     class Misspelt(BrokerConfig):

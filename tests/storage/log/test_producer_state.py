@@ -28,7 +28,7 @@ def test_an_unknown_producer_may_begin_anywhere() -> None:
     assert ProducerState().check(7, 3, 99, 0) is None
 
 
-def test_sequence_numbers_go_on_with_zero_after_the_largest() -> None:
+def test_sequence_numbers_wrap_to_zero_after_largest() -> None:
     state = state_of((7, 0, LAST - 1, 2))
     assert state.check(7, 0, 0, 0) is None
     state = state_of((7, 0, LAST - 1, 4))
@@ -46,7 +46,7 @@ def test_only_exactly_the_same_batch_is_a_duplicate() -> None:
             state.check(7, 0, sequence, delta)
 
 
-def test_a_new_epoch_forgets_the_batches_of_the_old_one() -> None:
+def test_new_epoch_forgets_batches_of_old_epoch() -> None:
     state = state_of((7, 0, 0, 1), (7, 1, 0, 1))
     assert state.check(7, 1, 0, 0) == SeenBatch(0, 1, 0, 52)
     with pytest.raises(Refusal):
@@ -78,7 +78,7 @@ def test_a_snapshot_gives_back_everything(producers: dict[int, tuple[int, list[S
     assert content(ProducerState.from_snapshot(state.freeze().to_snapshot())) == content(state)
 
 
-def test_the_timestamp_of_each_batch_survives_and_when_its_producer_was_seen() -> None:
+def test_batch_timestamps_and_last_seen_time_survive() -> None:
     state = ProducerState()
     for sequence in range(3):
         state.appended(7, 0, sequence, 0, sequence, 100 + sequence, 1000 + sequence)
@@ -119,7 +119,7 @@ def test_what_is_frozen_does_not_change(before: list[tuple[str, int]], after: li
     assert snapshot == frozen.to_snapshot()
 
 
-def test_beyond_the_bound_those_go_that_were_not_seen_again() -> None:
+def test_silent_producers_are_forgotten_first_beyond_bound() -> None:
     state = ProducerState(most=100)
     sequence = 0
     for key in range(10_000):
@@ -137,7 +137,7 @@ def test_beyond_the_bound_those_go_that_were_not_seen_again() -> None:
     assert state.get(1_000) is None
 
 
-def test_a_flood_of_producers_does_not_find_a_bound_in_open_transactions() -> None:
+def test_producer_bound_holds_with_flood_and_open_transactions() -> None:
     state = ProducerState(most=10)
     for key in range(30):
         state.appended(key, 0, 0, 0, key, key, key)
@@ -152,7 +152,7 @@ def test_a_flood_of_producers_does_not_find_a_bound_in_open_transactions() -> No
 
 
 @given(data=st.data())
-def test_a_snapshot_with_any_byte_changed_or_missing_is_refused(data: st.DataObject) -> None:
+def test_snapshot_with_changed_or_missing_byte_is_refused(data: st.DataObject) -> None:
     snapshot = bytearray(state_of((7, 0, 0, 1), (7, 0, 1, 1), (8, 0, 0, 1)).freeze().to_snapshot())
     position = data.draw(st.integers(0, len(snapshot) - 1))
     with pytest.raises(CorruptSnapshot):
@@ -162,7 +162,7 @@ def test_a_snapshot_with_any_byte_changed_or_missing_is_refused(data: st.DataObj
         ProducerState.from_snapshot(bytes(snapshot))
 
 
-def test_the_file_is_laid_out_as_kafka_reads_it() -> None:
+def test_snapshot_file_is_laid_out_as_kafka_reads() -> None:
     """ProducerStateManager: version, CRC-32C of the rest of the file, and an array of fixed-size entries."""
     data = state_of((7, 2, 5, 3), (7, 2, 8, 1)).freeze().to_snapshot()
     version, crc, count = struct.unpack_from(">hIi", data)
@@ -170,7 +170,7 @@ def test_the_file_is_laid_out_as_kafka_reads_it() -> None:
     assert struct.unpack_from(">qhiqiqiq", data, 10) == (7, 2, 8, 3, 0, 1004, -1, -1)
 
 
-def test_a_snapshot_that_kafka_wrote_has_the_last_batch_of_each_producer() -> None:
+def test_kafka_snapshot_has_last_batch_of_each_producer() -> None:
     body = struct.pack(">i", 2)
     body += struct.pack(">qhiqiqiq", 7, 2, 8, 3, 1, 1004, -1, -1)
     body += struct.pack(">qhiqiqiq", 9, 0, -1, -1, 0, 77, -1, -1)  # a producer that has written nothing yet

@@ -19,7 +19,7 @@ def test_an_empty_log_gives_nothing(storage: Storage) -> None:
     assert (result.regions, result.size, result.high_watermark, result.resident) == ([], 0, 0, True)
 
 
-def test_the_high_watermark_gives_nothing_and_beyond_it_is_out_of_range(storage: Storage) -> None:
+def test_read_at_high_watermark_is_empty_beyond_refused(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", b"b")
     assert log.read(2, 1000).size == 0
@@ -46,7 +46,7 @@ def test_only_whole_batches_that_fit_are_given(storage: Storage) -> None:
     assert offsets(records_in(read_bytes(log, 4, 4 * size))) == [4, 5, 6, 7]
 
 
-def test_the_first_batch_comes_even_if_it_is_too_large_unless_that_is_not_wanted(storage: Storage) -> None:
+def test_too_large_first_batch_comes_unless_not_wanted(storage: Storage) -> None:
     log = storage.create()
     append(log, b"x" * 1000)
     append(log, b"y")
@@ -56,7 +56,7 @@ def test_the_first_batch_comes_even_if_it_is_too_large_unless_that_is_not_wanted
     assert read_bytes(log, 1, 10, at_least_one=False) == b""
 
 
-def test_a_read_goes_on_into_the_next_segments_with_one_region_each(storage: Storage) -> None:
+def test_read_continues_into_next_segments_with_regions(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
     result = log.read(1, 10_000)
@@ -82,7 +82,7 @@ def test_what_was_deleted_is_out_of_range(storage: Storage) -> None:
     assert type(error.value) is OffsetOutOfRange
 
 
-def test_a_reader_that_goes_on_at_the_end_needs_no_look_up(storage: Storage) -> None:
+def test_reader_that_continues_at_end_needs_no_lookup(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 3)
     read_bytes(log, 0)
@@ -93,7 +93,7 @@ def test_a_reader_that_goes_on_at_the_end_needs_no_look_up(storage: Storage) -> 
         assert log.read(offset, 1000).size > 0
 
 
-def test_a_reader_that_goes_on_in_the_middle_reads_little_besides(storage: Storage) -> None:
+def test_reader_that_continues_in_middle_reads_little_more(storage: Storage) -> None:
     log = storage.create(index_interval_bytes=4096)
     append_many(log, 3000, size=300)
     found, offset = 0, 0
@@ -107,7 +107,7 @@ def test_a_reader_that_goes_on_in_the_middle_reads_little_besides(storage: Stora
     assert storage.disk.read_bytes / found < 5000
 
 
-def test_positions_of_readers_that_do_not_come_back_are_forgotten(storage: Storage) -> None:
+def test_positions_of_readers_that_stay_away_are_forgotten(storage: Storage) -> None:
     log = storage.create()
     for _ in range(1000):
         offset = log.high_watermark
@@ -127,7 +127,7 @@ def test_regions_stay_readable_when_their_segment_is_deleted(storage: Storage) -
     assert b"".join(region.file.pread(region.size, region.offset) for region in regions) == before
 
 
-def test_data_that_left_the_page_cache_is_not_resident(storage: Storage) -> None:
+def test_data_that_left_page_cache_is_not_resident(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 100, size=10_000)
     assert log.read(0, 1 << 30).resident
@@ -149,7 +149,7 @@ def test_data_that_left_the_page_cache_is_not_resident(storage: Storage) -> None
     reads=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 2000), st.booleans()), max_size=20),
     reopen=st.booleans(),
 )
-def test_any_read_gives_what_a_list_of_batches_would(
+def test_any_read_equals_that_of_batch_list(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: list[int],
     interval: int,
@@ -191,7 +191,7 @@ def test_any_read_gives_what_a_list_of_batches_would(
 # -- by time ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_record_that_is_not_older_is_found(storage: Storage) -> None:
+def test_first_record_not_older_than_time_is_found(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", b"b", b"c", timestamps=[10, 20, 30])
     append(log, b"d", b"e", timestamps=[40, 40])
@@ -199,7 +199,7 @@ def test_the_first_record_that_is_not_older_is_found(storage: Storage) -> None:
     assert found == {0: (0, 10), 10: (0, 10), 11: (1, 20), 30: (2, 30), 31: (3, 40), 40: (3, 40), 41: None}
 
 
-def test_an_empty_log_has_no_record_of_any_time(storage: Storage) -> None:
+def test_empty_log_has_no_record_of_any_time(storage: Storage) -> None:
     log = storage.create()
     assert log.times.offset_for_timestamp(0) is None
     assert log.times.max_timestamp_offset() is None
@@ -212,7 +212,7 @@ def test_records_without_a_time_are_not_found(storage: Storage) -> None:
     assert log.times.max_timestamp_offset() is None
 
 
-def test_the_largest_timestamp_is_that_of_the_first_record_that_has_it(storage: Storage) -> None:
+def test_largest_timestamp_belongs_to_first_record_with_it(storage: Storage) -> None:
     log = storage.create(segment_bytes=200)
     append(log, b"a", timestamp=5)
     append(log, b"b", b"c", b"d", timestamps=[7, 99, 99])
@@ -243,7 +243,7 @@ def test_compressed_batches_are_looked_into(storage: Storage) -> None:
     interval=st.sampled_from([0, 150, 4096]),
     how=st.sampled_from(["running", "restart", "crash"]),
 )
-def test_any_time_is_found_as_in_a_list_of_records(
+def test_any_time_lookup_equals_that_of_record_list(
     tmp_path_factory: pytest.TempPathFactory, times: list[list[int]], wanted: list[int], interval: int, how: str
 ) -> None:
     storage = Storage(tmp_path_factory.mktemp("time"))
@@ -318,7 +318,7 @@ def test_missing_empty_and_cut_indexes_are_made_again(storage: Storage, suffix: 
     assert (storage.path() / first).stat().st_size > 0
 
 
-def test_an_index_that_is_damaged_while_it_is_used_is_made_again(storage: Storage) -> None:
+def test_index_damaged_in_use_is_rebuilt(storage: Storage) -> None:
     log = storage.create(segment_bytes=20_000, index_interval_bytes=0)
     append_many(log, 1000, size=30)
     good = [(storage.path() / name).read_bytes() for name in storage.files(".index")[:-1]]

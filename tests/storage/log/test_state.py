@@ -50,7 +50,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place.files.close_all()
 
 
-def test_a_state_is_offline_until_its_log_is_opened(tmp_path: Path) -> None:
+def test_state_is_offline_until_its_log_is_opened(tmp_path: Path) -> None:
     place = Place(tmp_path)
     fresh = LogState(
         disk=place.disk,
@@ -90,7 +90,7 @@ def test_an_error_that_passes_leaves_the_partition_online(place: Place, code: in
     assert (None, 0) == (place.state.offline, place.woken)
 
 
-def test_any_other_error_takes_it_offline_once_and_wakes_the_watchers(place: Place) -> None:
+def test_other_error_takes_offline_once_and_wakes_watchers(place: Place) -> None:
     first = place.state.failed("it could not be done", OSError(errno.EIO, "why"))
     second = place.state.go_offline("something else")
     assert "t-3 is offline: it could not be done" in str(first)
@@ -108,7 +108,7 @@ def test_a_write_that_failed_is_cut_off(place: Place) -> None:
     assert (5, True, None) == (segment.log.size(), place.state.cut_unsynced, place.state.offline)
 
 
-def test_a_write_that_failed_and_cannot_be_cut_off_takes_the_partition_offline(place: Place) -> None:
+def test_failed_write_that_cannot_be_cut_takes_offline(place: Place) -> None:
     segment = place.segment(0)
     place.disk.fail["truncate", ".log"] = errno.EIO
     place.state.undo_write(segment, 0, OSError(errno.ENOSPC, "full"))

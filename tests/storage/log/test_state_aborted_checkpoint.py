@@ -74,9 +74,7 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [remove, cut, empty, flip])
 @pytest.mark.parametrize("stop", [True, False], ids=["stop", "kill"])
-def test_an_index_that_is_lost_or_damaged_is_made_again(
-    full: Storage, harm: Callable[[Path], None], stop: bool
-) -> None:
+def test_lost_or_damaged_index_is_rebuilt(full: Storage, harm: Callable[[Path], None], stop: bool) -> None:
     before = contents(full)
     for name in before:  # also the active segment's
         if stop:
@@ -99,7 +97,7 @@ def test_all_of_them_at_once_are_made_again(full: Storage) -> None:
     assert is_right(full.log())
 
 
-def test_what_was_aborted_since_the_checkpoint_is_found_as_well(full: Storage) -> None:
+def test_transactions_aborted_since_checkpoint_are_found(full: Storage) -> None:
     log = full.log()
     transact(log, 7, b"bad")
     end(log, 7, False)
@@ -117,7 +115,7 @@ def test_what_was_aborted_since_the_checkpoint_is_found_as_well(full: Storage) -
 
 @pytest.mark.parametrize("checkpointed", [True, False])
 @pytest.mark.parametrize("lost", list(itertools.product([False, True], repeat=4)))
-def test_entries_that_were_not_synced_are_made_again_from_the_log(
+def test_unsynced_entries_are_rebuilt_from_the_log(
     storage: Storage, checkpointed: bool, lost: tuple[bool, ...]
 ) -> None:
     """A power failure keeps any of them; where one is missing before another, the file has zeros: the records of producer 0 from
@@ -149,7 +147,7 @@ def test_entries_that_were_not_synced_are_made_again_from_the_log(
     assert contents(storage) == before
 
 
-def test_a_torn_tail_behind_the_checkpoint_is_cut_all_the_same(full: Storage) -> None:
+def test_torn_tail_after_the_checkpoint_is_cut(full: Storage) -> None:
     log = full.log()
     append(log, b"torn")
     end_offset = log.log_end_offset
@@ -163,7 +161,7 @@ def test_a_torn_tail_behind_the_checkpoint_is_cut_all_the_same(full: Storage) ->
     assert is_right(full.log())
 
 
-def test_damage_before_it_takes_the_partition_offline_rather_than_serve_what_was_aborted(full: Storage) -> None:
+def test_damage_before_checkpoint_takes_offline_instead_of_serving(full: Storage) -> None:
     full.kill()
     remove(full.path() / list(contents(full))[-1])
     first = full.path() / full.files(".log")[0]
@@ -175,7 +173,7 @@ def test_damage_before_it_takes_the_partition_offline_rather_than_serve_what_was
 
 
 @pytest.mark.parametrize("text", [None, b"", b"0\n1\nx y z\n", b"0\n7\n0 1 2\n", b"\xff"])
-def test_without_a_checkpoint_the_indexes_are_taken_as_they_are(full: Storage, text: bytes | None) -> None:
+def test_indexes_are_trusted_without_checkpoint(full: Storage, text: bytes | None) -> None:
     before = contents(full)
     full.kill()
     checkpoint = full.path() / NAME
@@ -194,7 +192,7 @@ def test_without_a_checkpoint_the_indexes_are_taken_as_they_are(full: Storage, t
     assert contents(full) == before, "there is a checkpoint again"
 
 
-def test_a_log_in_which_nothing_was_aborted_has_no_checkpoint(storage: Storage) -> None:
+def test_log_without_aborted_transactions_has_no_checkpoint(storage: Storage) -> None:
     log = storage.create()
     transact(log, 7, b"a")
     end(log, 7, True)
@@ -202,7 +200,7 @@ def test_a_log_in_which_nothing_was_aborted_has_no_checkpoint(storage: Storage) 
     assert NAME not in storage.files("")
 
 
-def test_a_crash_while_they_are_made_again_does_no_harm(full: Storage) -> None:
+def test_crash_during_rebuild_does_no_harm(full: Storage) -> None:
     before = contents(full)
     for die_at in itertools.count(1):
         full.kill()
@@ -243,7 +241,7 @@ def test_deleted_segments_are_not_missed(full: Storage) -> None:
     assert contents(full) == kept
 
 
-def test_the_scrub_finds_the_damage_and_the_next_start_heals_it(full: Storage) -> None:
+def test_scrub_finds_damage_and_next_start_repairs_it(full: Storage) -> None:
     before = contents(full)
     full.housekeep()
     assert full.log().offline is None
@@ -257,7 +255,7 @@ def test_the_scrub_finds_the_damage_and_the_next_start_heals_it(full: Storage) -
 
 
 @pytest.mark.parametrize("harm", [remove, flip])
-def test_what_compaction_has_made_of_them_is_made_again(storage: Storage, harm: Callable[[Path], None]) -> None:
+def test_compacted_indexes_are_rebuilt(storage: Storage, harm: Callable[[Path], None]) -> None:
     """Records of an aborted transaction stay where the keys did not all fit into the memory."""
     log = storage.create(cleanup_policy="compact", segment_bytes=1000, min_cleanable_dirty_ratio=0)
     for number in range(4):
@@ -300,7 +298,7 @@ def test_compaction_leaves_nothing_to_be_made_again(storage: Storage, monkeypatc
     assert storage.log().offline is None
 
 
-def test_a_log_that_was_cut_is_not_held_to_what_it_had(full: Storage) -> None:
+def test_cut_log_is_not_held_to_old_checkpoint(full: Storage) -> None:
     """As an operator does who accepts that records are lost."""
     full.kill()
     (Path(full.directory) / "recovery-point-offset-checkpoint").unlink()
@@ -323,7 +321,7 @@ def test_a_log_that_was_cut_is_not_held_to_what_it_had(full: Storage) -> None:
     assert (full.log().offline, contents(full)) == (None, before)
 
 
-def test_a_checkpoint_that_could_not_be_written_is_written_later(full: Storage) -> None:
+def test_failed_checkpoint_is_written_later(full: Storage) -> None:
     log = full.log()
     transact(log, 7, b"bad")
     end(log, 7, False)

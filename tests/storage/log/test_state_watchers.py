@@ -15,7 +15,7 @@ def test_watchers_are_called_until_they_unwatch() -> None:
     assert not watchers.callbacks
 
 
-def test_a_token_is_given_once_and_an_unknown_one_does_nothing() -> None:
+def test_token_is_unique_and_unknown_one_does_nothing() -> None:
     watchers = Watchers()
     tokens = set()
     for _ in range(3):

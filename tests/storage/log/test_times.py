@@ -40,7 +40,7 @@ others = st.one_of(
     segment_bytes=st.sampled_from([300, 700, 100_000]),
     wanted=st.lists(st.integers(-1, 52), min_size=1, max_size=5),
 )
-def test_any_time_is_found_whatever_happened_to_the_log(
+def test_any_time_is_found_whatever_happened_to_log(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple], interval: int, segment_bytes: int, wanted: list[int]
 ) -> None:
     storage = Storage(tmp_path_factory.mktemp("time"))
@@ -103,7 +103,7 @@ def test_any_time_is_found_whatever_happened_to_the_log(
         storage.kill()
 
 
-def test_the_largest_timestamp_is_among_the_records_that_are_left(storage: Storage) -> None:
+def test_largest_timestamp_is_among_the_remaining_records(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", b"b", b"c", timestamps=[90, 20, 30])
     append(log, b"d", b"e", timestamps=[25, 10])
@@ -113,7 +113,7 @@ def test_the_largest_timestamp_is_among_the_records_that_are_left(storage: Stora
         assert latest == log.times.max_timestamp_offset()
 
 
-def test_headers_are_read_once_for_the_largest_timestamp_that_is_left(storage: Storage) -> None:
+def test_headers_are_read_once_for_largest_remaining_timestamp(storage: Storage) -> None:
     log = storage.create(index_interval_bytes=100_000)
     append(log, b"first", timestamp=1_000)
     for number in range(200):
@@ -135,7 +135,7 @@ def test_headers_are_read_once_for_the_largest_timestamp_that_is_left(storage: S
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_a_batch_of_garbage_is_answered_for_as_a_whole_and_harms_nobody(storage: Storage, codec: int) -> None:
+def test_garbage_batch_is_answered_as_a_whole(storage: Storage, codec: int) -> None:
     log = storage.create()
     append(log, b"a", timestamp=10)
     log.append(
@@ -169,7 +169,7 @@ def test_damage_of_the_disk_takes_the_partition_offline(storage: Storage) -> Non
     assert log.offline is not None
 
 
-def test_batches_that_promise_what_they_do_not_have_are_opened_a_few_times_only(storage: Storage) -> None:
+def test_batches_with_false_promises_opened_few_times_only(storage: Storage) -> None:
     log = storage.create(index_interval_bytes=1_000_000)
     for _ in range(200):
         log.append(lying(batch(b"v" * 2000, timestamp=10), max_timestamp=1000), now_ms=NOW_MS)
@@ -182,9 +182,7 @@ def test_batches_that_promise_what_they_do_not_have_are_opened_a_few_times_only(
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_a_batch_that_is_too_large_inside_is_not_opened(
-    storage: Storage, codec: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_too_large_inside_is_not_opened(storage: Storage, codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "LARGEST_BYTES", 1_000_000)
     log = storage.create(max_message_bytes=200_000)
     view = batch(*[bytes(100)] * 10_000, timestamp=20, compression=codec)
@@ -197,7 +195,7 @@ def test_a_batch_that_is_too_large_inside_is_not_opened(
 # -- by offset -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_time_of_an_offset_is_that_of_its_batch(storage: Storage) -> None:
+def test_time_of_offset_is_that_of_its_batch(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     for number in range(20):
         append(log, b"a", b"b", timestamps=[10 * number, 10 * number + 5])
@@ -207,7 +205,7 @@ def test_the_time_of_an_offset_is_that_of_its_batch(storage: Storage) -> None:
     assert 35 == log.times.timestamp_at(0)  # of the first record that is served
 
 
-def test_the_time_of_an_offset_in_a_log_that_is_offline_is_refused(storage: Storage) -> None:
+def test_time_of_offset_in_offline_log_is_refused(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a")
     log.state.go_offline("the disk has failed")

@@ -95,7 +95,7 @@ def refused(log: Log, *args: object, **options: object) -> type[Refusal]:
 # Who may write -------------------------------------------------------------------------------------------------------
 
 
-def test_only_who_was_allowed_may_write_to_a_transaction(storage: Storage) -> None:
+def test_only_allowed_producer_may_write_to_transaction(storage: Storage) -> None:
     log = storage.create()
     assert refused(log, 7, b"a") == InvalidTransactionState
     log.transactions.allow(7, 1)
@@ -111,7 +111,7 @@ def test_nobody_writes_to_a_transaction_that_has_ended(storage: Storage) -> None
     assert refused(log, 7, b"b") == InvalidTransactionState
 
 
-def test_a_batch_that_is_sent_again_after_the_end_is_a_duplicate(storage: Storage) -> None:
+def test_batch_repeated_after_the_end_is_duplicate(storage: Storage) -> None:
     log = storage.create()
     transact(log, 7, b"a")
     end(log, 7, True)
@@ -119,7 +119,7 @@ def test_a_batch_that_is_sent_again_after_the_end_is_a_duplicate(storage: Storag
     assert log.log_end_offset == 2
 
 
-def test_a_marker_with_a_higher_epoch_fences_the_lower_one(storage: Storage) -> None:
+def test_marker_with_higher_epoch_fences_lower_epoch(storage: Storage) -> None:
     log = storage.create()
     transact(log, 7, b"a")
     end(log, 7, False, epoch=1)
@@ -127,7 +127,7 @@ def test_a_marker_with_a_higher_epoch_fences_the_lower_one(storage: Storage) -> 
     assert transact(log, 7, b"c", epoch=2) == 2
 
 
-def test_a_producer_with_an_open_transaction_may_not_write_outside_of_it(storage: Storage) -> None:
+def test_producer_with_open_transaction_cannot_write_outside_it(storage: Storage) -> None:
     log = storage.create()
     transact(log, 7, b"a")
     with pytest.raises(Refusal) as error:
@@ -154,7 +154,7 @@ def test_sequence_numbers_go_on_in_the_next_transaction(storage: Storage) -> Non
     assert write(log, 7, b"c", sequence=2) == 3
 
 
-def test_a_recompressed_batch_is_still_part_of_its_transaction(storage: Storage) -> None:
+def test_recompressed_batch_still_belongs_to_its_transaction(storage: Storage) -> None:
     log = storage.create(compression_type="lz4")
     transact(log, 7, b"a")
     assert log.last_stable_offset == 0
@@ -163,7 +163,7 @@ def test_a_recompressed_batch_is_still_part_of_its_transaction(storage: Storage)
 # What is stable ------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_stable_from_the_oldest_open_transaction_on(storage: Storage) -> None:
+def test_nothing_stable_from_oldest_open_transaction_on(storage: Storage) -> None:
     log = storage.create()
     append(log, b"plain")
     assert log.last_stable_offset == 1
@@ -221,7 +221,7 @@ def test_readers_are_told_what_was_aborted(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("restart", [lambda storage: storage, Storage.restart])
-def test_readers_of_a_part_are_told_little_of_what_is_far_behind_it(storage: Storage, restart: object) -> None:
+def test_partial_read_lists_few_transactions_far_behind_it(storage: Storage, restart: object) -> None:
     log = storage.create(index_interval_bytes=1000)
     for number in range(60):
         transact(log, 7, b"%d" % number, b"." * 100)
@@ -249,7 +249,7 @@ def test_the_index_has_kafkas_format(storage: Storage) -> None:
     assert [(0, 7, 0, 2, 1), (0, 8, 1, 3, 4)] == list(struct.iter_unpack(">hqqqq", data))
 
 
-def test_a_log_without_aborted_transactions_has_no_such_file(storage: Storage) -> None:
+def test_log_without_aborted_transactions_has_no_index_file(storage: Storage) -> None:
     log = storage.create()
     transact(log, 7, b"a")
     end(log, 7, True)
@@ -287,7 +287,7 @@ def test_a_transaction_that_ends_many_segments_later(storage: Storage) -> None:
     assert committed(storage.log()) == good
 
 
-def test_a_reader_of_what_is_committed_does_not_look_at_each_later_segment_for_each_fetch(
+def test_committed_reader_skips_later_segments_without_aborted_transactions(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = storage.create()
@@ -394,7 +394,7 @@ def test_open_transactions_are_in_the_snapshot(storage: Storage) -> None:
     assert (marked.epoch, marked.coordinator_epoch, marked.batches) == (2, 0, [])
 
 
-def test_a_producer_with_an_open_transaction_does_not_expire(storage: Storage) -> None:
+def test_producer_with_open_transaction_does_not_expire(storage: Storage) -> None:
     log = storage.create()
     transact(log, 7, b"a")
     append(log, b"b", producer=(8, 0, 0))
@@ -417,7 +417,7 @@ def clean(storage: Storage) -> None:
     storage.housekeep()
 
 
-def test_compaction_drops_what_was_aborted_and_lets_it_replace_nothing(storage: Storage) -> None:
+def test_compaction_drops_aborted_records_which_replace_nothing(storage: Storage) -> None:
     log = compacted(storage)
     transact(log, 7, b"good", keys=[b"k"])
     end(log, 7, True)
@@ -452,7 +452,7 @@ def test_compaction_stops_at_the_first_unstable_offset(storage: Storage) -> None
     assert b"open" not in values(log)
 
 
-def test_what_was_aborted_is_known_while_a_part_of_it_is_not_compacted(storage: Storage) -> None:
+def test_aborted_transactions_known_while_part_is_not_compacted(storage: Storage) -> None:
     """The marker is in a part that is compacted together with others; a crash in the middle keeps its entry."""
     log = compacted(storage)
     transact(log, 7, b"bad 1", keys=[b"a"])
@@ -489,7 +489,7 @@ def markers(log: Log) -> list[tuple[int, bool]]:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_goes_some_time_after_the_last_record_of_its_transaction(storage: Storage, commit: bool) -> None:
+def test_marker_is_removed_some_time_after_last_record(storage: Storage, commit: bool) -> None:
     log = storage.create(
         cleanup_policy="compact", segment_bytes=250, min_cleanable_dirty_ratio=0, delete_retention_ms=10_000
     )
@@ -518,7 +518,7 @@ def test_a_marker_goes_some_time_after_the_last_record_of_its_transaction(storag
     assert log.state.first_unstable is None
 
 
-def test_a_marker_stays_while_an_empty_batch_of_its_transaction_does(storage: Storage) -> None:
+def test_marker_stays_while_empty_batch_of_transaction_does(storage: Storage) -> None:
     """The batch has the producer's last sequence number; without its marker it would open a transaction again."""
     log = compacted(storage)
     transact(log, 7, b"bad", keys=[b"k"])
@@ -538,7 +538,7 @@ def test_a_marker_stays_while_an_empty_batch_of_its_transaction_does(storage: St
     assert producer.next_sequence == 1
 
 
-def test_a_marker_that_fences_stays_as_long_as_its_producer_is_known(storage: Storage) -> None:
+def test_fencing_marker_stays_while_its_producer_is_known(storage: Storage) -> None:
     log = compacted(storage)
     transact(log, 7, b"bad", keys=[b"k"])
     end(log, 7, False, epoch=5)
@@ -563,7 +563,7 @@ class Dies(BaseException):
 
 
 @pytest.mark.parametrize("die_at", range(1, 60))
-def test_a_crash_at_any_moment_of_a_compaction_keeps_what_was_aborted(storage: Storage, die_at: int) -> None:
+def test_crash_during_compaction_keeps_aborted_transactions_aborted(storage: Storage, die_at: int) -> None:
     """The memory is enough for some of the keys: what is aborted behind those stays in the segment, with its entry. And there is
     no checkpoint by which it would be made again."""
     log = storage.create(cleanup_policy="compact", segment_bytes=1000, min_cleanable_dirty_ratio=0)
@@ -616,7 +616,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, max_size=40), st.sampled_from([400, 1 << 20]))
-def test_whatever_is_compacted_and_when_a_reader_of_what_is_committed_sees_the_last_value_of_each_key(
+def test_committed_reader_sees_last_values_whatever_is_compacted(
     steps: list[tuple[str, int, Any]], key_bytes: int
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:

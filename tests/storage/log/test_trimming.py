@@ -10,7 +10,7 @@ from broker.storage.refusals import OffsetOutOfRange
 from tests.storage.helpers import Storage, append_many, offsets, read_records
 
 
-def test_records_before_an_offset_are_gone_at_once_and_for_good(storage: Storage) -> None:
+def test_records_before_offset_are_deleted_at_once_durably(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
     assert log.trimming.delete_records(5) == 5
@@ -38,7 +38,7 @@ def test_offsets_outside_the_log_are_refused(storage: Storage, before: int) -> N
     assert type(error.value) is OffsetOutOfRange
 
 
-def test_a_start_that_could_not_be_made_durable_is_not_answered(storage: Storage) -> None:
+def test_log_start_that_is_not_durable_is_unanswered(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 10)
     storage.disk.fail["write", "log-start"] = errno.ENOSPC

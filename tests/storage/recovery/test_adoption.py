@@ -37,7 +37,7 @@ def test_topics_come_back_when_the_catalogue_is_lost(storage: Storage) -> None:
     assert values(storage.log("t", 2)) == [b"x"]
 
 
-def test_a_partition_that_is_put_there_by_hand_becomes_a_topic(storage: Storage) -> None:
+def test_partition_put_there_by_hand_becomes_a_topic(storage: Storage) -> None:
     log = storage.create("source", cleanup_policy="compact", segment_bytes=300, min_cleanable_dirty_ratio=0)
     for number in range(20):
         append(log, b"v%d" % number, keys=[b"k"])
@@ -119,7 +119,7 @@ def test_the_user_s_own_directories_are_left_alone(storage: Storage, tmp_path: P
         assert values(storage.log()) == [b"x"]
 
 
-def test_a_topic_is_not_made_where_the_user_has_something(storage: Storage, tmp_path: Path) -> None:
+def test_no_topic_is_made_over_directories_of_user(storage: Storage, tmp_path: Path) -> None:
     before = users_own(storage, tmp_path / "elsewhere")
     for topic, partitions in (("backup", 2025), ("t", 2), ("thesis", 2), ("note", 2)):
         with pytest.raises(StorageError, match=r"move it away|could not be made"):
@@ -137,7 +137,7 @@ def test_an_empty_directory_is_no_obstacle(storage: Storage) -> None:
     assert values(storage.log()) == [b"x"]
 
 
-def test_a_deleted_topic_s_directory_goes_but_for_what_the_user_put_into_it(storage: Storage) -> None:
+def test_deleted_topic_directory_keeps_only_files_of_user(storage: Storage) -> None:
     storage.create(partitions=2, file_delete_delay_ms=0)
     append(storage.log(), b"x")
     (storage.path() / "notes").mkdir()
@@ -154,7 +154,7 @@ def test_a_deleted_topic_s_directory_goes_but_for_what_the_user_put_into_it(stor
     assert sorted(path.name for path in kept.rglob("*")) == ["a.txt", "notes", "notes.tmp"]
 
 
-def test_a_partition_behind_a_link_is_served_and_never_removed(storage: Storage, tmp_path: Path) -> None:
+def test_partition_behind_link_is_served_and_never_removed(storage: Storage, tmp_path: Path) -> None:
     append(storage.create(file_delete_delay_ms=0), b"x")
     storage.stop()
     elsewhere = tmp_path / "elsewhere"
@@ -173,7 +173,7 @@ def test_a_partition_behind_a_link_is_served_and_never_removed(storage: Storage,
     assert storage.manager.topics() == []
 
 
-def test_a_directory_of_the_user_s_in_a_partition_s_place_is_neither_served_nor_removed(storage: Storage) -> None:
+def test_user_directory_in_partition_place_is_left_alone(storage: Storage) -> None:
     storage.create(partitions=2, file_delete_delay_ms=0)
     storage.stop()
     shutil.rmtree(storage.path(partition=1))
@@ -186,7 +186,7 @@ def test_a_directory_of_the_user_s_in_a_partition_s_place_is_neither_served_nor_
     assert [path.name for path in storage.path(partition=1).iterdir()] == ["a.jpg"]
 
 
-def test_a_removal_that_was_interrupted_is_finished_at_the_next_start(storage: Storage) -> None:
+def test_interrupted_removal_is_finished_at_next_start(storage: Storage) -> None:
     append(storage.create(), b"x")
     storage.manager.delete_topic("t")
     (gone,) = root(storage).glob("t-0.*-delete")
@@ -199,7 +199,7 @@ def test_a_removal_that_was_interrupted_is_finished_at_the_next_start(storage: S
     assert directories(storage) == []
 
 
-def test_a_directory_that_does_not_say_to_which_deleted_topic_it_belonged_is_moved_aside(storage: Storage) -> None:
+def test_directory_of_unknown_deleted_topic_is_moved_aside(storage: Storage) -> None:
     append(storage.create(), b"x")
     storage.disk.fail["rename", "t-0"] = errno.EIO
     storage.manager.delete_topic("t")
@@ -245,7 +245,7 @@ def test_without_the_catalogue_no_partition_is_lost(storage: Storage, how: str, 
     storage.restart()
 
 
-def test_of_a_topic_copied_from_kafka_no_partition_is_lost(storage: Storage) -> None:
+def test_topic_copied_from_kafka_keeps_all_its_partitions(storage: Storage) -> None:
     """Kafka's file does not say how many partitions there are, but each has its directory, with index files."""
     keyed(storage, 6, 0, 1)
     storage.stop()
@@ -264,7 +264,7 @@ def test_of_a_topic_copied_from_kafka_no_partition_is_lost(storage: Storage) -> 
     assert_topic(storage, 6, 0, 1)
 
 
-def test_an_empty_topic_copied_from_kafka_is_taken_in(storage: Storage) -> None:
+def test_empty_topic_copied_from_kafka_is_adopted(storage: Storage) -> None:
     storage.create("other")
     storage.stop()
     for number in range(3):
@@ -277,7 +277,7 @@ def test_an_empty_topic_copied_from_kafka_is_taken_in(storage: Storage) -> None:
     assert_topic(storage, 3)
 
 
-def test_trailing_directories_that_were_not_copied_are_made_again(storage: Storage) -> None:
+def test_missing_trailing_directories_are_made_again(storage: Storage) -> None:
     keyed(storage, 6, 1)
     storage.stop()
     lose_catalogue(storage)
@@ -288,7 +288,7 @@ def test_trailing_directories_that_were_not_copied_are_made_again(storage: Stora
 
 
 @pytest.mark.parametrize("name", ["t-3", "t-007", "t-9999999999"])
-def test_what_is_no_partition_s_name_adds_no_partitions(storage: Storage, name: str) -> None:
+def test_foreign_directory_name_adds_no_partitions(storage: Storage, name: str) -> None:
     keyed(storage, 2, 0)
     storage.stop()
     lose_catalogue(storage)
@@ -304,7 +304,7 @@ class _Died(BaseException):
     pass
 
 
-def test_the_number_is_right_wherever_the_broker_dies_while_partitions_are_added(tmp_path: Path) -> None:
+def test_partition_count_right_after_crash_while_adding_partitions(tmp_path: Path) -> None:
     """With and without the catalogue afterwards: the old number, or the new one, and the new one if it was answered."""
     step = 0
     finished = False
@@ -345,7 +345,7 @@ def test_the_number_is_right_wherever_the_broker_dies_while_partitions_are_added
     assert step > 8
 
 
-def test_a_partition_whose_topic_id_cannot_be_written_is_served(storage: Storage) -> None:
+def test_partition_with_unwritable_topic_id_is_served(storage: Storage) -> None:
     append(storage.create(), b"x")
     storage.stop()
     (storage.path() / "partition.metadata").unlink()

@@ -48,9 +48,7 @@ def test_a_missing_segment_takes_the_partition_offline(
 
 
 @pytest.mark.parametrize("number", [1, 4])
-def test_a_segment_between_the_recovery_point_and_a_later_one_is_missed_before_anything_is_cut(
-    storage: Storage, number: int
-) -> None:
+def test_missing_segment_is_reported_before_anything_is_cut(storage: Storage, number: int) -> None:
     bases = fill(storage)
     storage.manager.checkpoint()
     storage.stop()
@@ -122,7 +120,7 @@ def test_gaps_of_compaction_are_no_missing_segments(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
-def test_what_delete_records_and_retention_take_is_not_missing(storage: Storage, how: str) -> None:
+def test_records_deleted_by_retention_are_not_reported_missing(storage: Storage, how: str) -> None:
     bases = fill(storage, file_delete_delay_ms=0)
     storage.log().trimming.delete_records(bases[2] + 1)
     getattr(storage, how)()
@@ -135,7 +133,7 @@ def test_what_delete_records_and_retention_take_is_not_missing(storage: Storage,
     assert (storage.log().offline, storage.log().log_start_offset) == (None, start)
 
 
-def test_files_do_not_go_before_the_new_log_start_is_saved(storage: Storage) -> None:
+def test_files_are_removed_after_new_log_start_saved(storage: Storage) -> None:
     fill(storage, file_delete_delay_ms=0, retention_bytes=1)
     storage.disk.fail["rename", "log-start-offset-checkpoint"] = errno.EIO
     there = segments(storage)
@@ -198,7 +196,7 @@ def offsets_and_values(storage: Storage) -> list[tuple[int, bytes | None]]:
 
 
 @pytest.mark.parametrize("text", [None, "0\n7\nx", "0\n0\n"])
-def test_without_a_recovery_point_the_gaps_of_compaction_cut_nothing(storage: Storage, text: str | None) -> None:
+def test_compaction_gaps_without_recovery_point_cut_nothing(storage: Storage, text: str | None) -> None:
     expected = compacted(storage)
     storage.stop()
     checkpoint = Path(storage.directory) / "recovery-point-offset-checkpoint"
@@ -218,7 +216,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     "at", ["log-start-offset-checkpoint", "cleaner-offset-checkpoint", "recovery-point-offset-checkpoint", None]
 )
-def test_a_start_that_takes_topics_in_may_be_interrupted(storage: Storage, at: str | None) -> None:
+def test_start_that_adopts_topics_may_be_interrupted(storage: Storage, at: str | None) -> None:
     """The checkpoints are Kafka's then: no line for a log that begins with its first segment, and recovery points that
     compaction does not stop at."""
     expected = compacted(storage)
@@ -255,7 +253,7 @@ def test_a_start_that_takes_topics_in_may_be_interrupted(storage: Storage, at: s
         getattr(storage, how)()
 
 
-def test_a_topic_that_was_taken_in_and_is_offline_is_not_settled(storage: Storage) -> None:
+def test_offline_adopted_topic_is_not_settled(storage: Storage) -> None:
     expected = compacted(storage)
     storage.stop()
     root = Path(storage.directory)
@@ -273,7 +271,7 @@ def test_a_topic_that_was_taken_in_and_is_offline_is_not_settled(storage: Storag
         getattr(storage, how)()
 
 
-def test_what_is_missing_in_a_topic_that_was_taken_in_is_not_known(storage: Storage) -> None:
+def test_missing_records_of_adopted_topic_are_unknown(storage: Storage) -> None:
     fill(storage)
     storage.log().trimming.delete_records(20)
     storage.stop()

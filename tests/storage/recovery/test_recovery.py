@@ -30,7 +30,7 @@ def log_file(storage: Storage, number: int = -1) -> Path:
     return storage.path() / storage.files(".log")[number]
 
 
-def test_after_a_clean_stop_everything_is_there_and_next_to_nothing_is_read(storage: Storage) -> None:
+def test_clean_stop_keeps_everything_and_reads_little(storage: Storage) -> None:
     log = storage.create(segment_bytes=1_000_000)
     append_many(log, 3000, size=1000)
     storage.stop()
@@ -53,7 +53,7 @@ def test_kill_9_loses_nothing(storage: Storage) -> None:
     assert offsets(read_records(storage.log())) == list(range(65))
 
 
-def test_only_what_came_after_the_checkpoint_is_read_again(storage: Storage) -> None:
+def test_only_records_after_checkpoint_are_read_again(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 3000, size=100)
     storage.manager.checkpoint()
@@ -68,7 +68,7 @@ def test_only_what_came_after_the_checkpoint_is_read_again(storage: Storage) -> 
 
 @pytest.mark.parametrize("lost", [[".index"], [".timeindex"], [".index", ".timeindex"]])
 @pytest.mark.parametrize("stop", ["stop", "kill", "kill on a full disk"])
-def test_times_are_found_after_an_index_was_lost_and_the_broker_was_started_twice(
+def test_times_found_after_index_loss_and_two_starts(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, lost: list[str], stop: str
 ) -> None:
     # Small pages, so that a start writes some of what it makes again.
@@ -103,7 +103,7 @@ def test_times_are_found_after_an_index_was_lost_and_the_broker_was_started_twic
 
 @pytest.mark.parametrize("lost", [".index", ".timeindex"])
 @pytest.mark.parametrize("failing", range(12))
-def test_indexes_of_a_closed_segment_that_were_made_again_in_part_are_made_again_by_the_next_start(
+def test_partly_rebuilt_indexes_are_rebuilt_by_next_start(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, lost: str, failing: int
 ) -> None:
     monkeypatch.setattr(OffsetIndex, "PAGE_ENTRIES", 16)
@@ -133,7 +133,7 @@ def test_indexes_of_a_closed_segment_that_were_made_again_in_part_are_made_again
         assert storage.log().times.offset_for_timestamp(NOW_MS + number) == (number, NOW_MS + number)
 
 
-def test_a_torn_tail_is_cut_at_the_last_whole_batch(storage: Storage) -> None:
+def test_torn_tail_is_cut_at_last_whole_batch(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 10)
     size = log.size_bytes() // 10
@@ -160,7 +160,7 @@ def test_junk_behind_the_last_batch_is_cut(storage: Storage, junk: bytes) -> Non
     assert log_file(storage).stat().st_size == size
 
 
-def test_a_last_batch_that_does_not_match_its_checksum_is_cut(storage: Storage) -> None:
+def test_last_batch_with_bad_checksum_is_cut(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 5)
     storage.kill()
@@ -175,7 +175,7 @@ def positions_in_a_batch() -> list[int]:
 
 
 @pytest.mark.parametrize("position", positions_in_a_batch())
-def test_a_bad_batch_in_the_middle_takes_the_partition_offline(storage: Storage, position: int) -> None:
+def test_bad_batch_in_the_middle_takes_offline(storage: Storage, position: int) -> None:
     log = storage.create()
     append_many(log, 10)
     size = log.size_bytes() // 10
@@ -197,7 +197,7 @@ def test_a_bad_batch_in_the_middle_takes_the_partition_offline(storage: Storage,
     assert offsets(read_records(storage.log())) == list(range(10))
 
 
-def test_a_bad_batch_at_the_end_of_a_segment_that_is_not_the_last_is_damage(storage: Storage) -> None:
+def test_bad_end_batch_of_closed_segment_is_damage(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
     size = log.view.segments[1].size
@@ -219,7 +219,7 @@ def test_other_partitions_go_on_when_one_is_damaged(storage: Storage) -> None:
     assert len(values(storage.log("t", 1))) == 6
 
 
-def test_a_damaged_partition_stays_offline_after_a_clean_stop(storage: Storage) -> None:
+def test_damaged_partition_stays_offline_after_clean_stop(storage: Storage) -> None:
     append_many(storage.create(), 10)
     storage.kill()
     flip(log_file(storage), 100)
@@ -238,7 +238,7 @@ def test_a_damaged_topic_can_be_deleted(storage: Storage) -> None:
     assert values(storage.log()) == [b"new"]
 
 
-def test_pages_that_were_never_written_are_a_torn_tail_even_if_later_ones_were(storage: Storage) -> None:
+def test_unwritten_pages_are_torn_tail_even_before_others(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 10, size=3000)
     size = log.size_bytes() // 10
@@ -251,7 +251,7 @@ def test_pages_that_were_never_written_are_a_torn_tail_even_if_later_ones_were(s
     assert storage.log().log_end_offset == 5
 
 
-def test_a_segment_that_lost_its_end_to_a_power_failure_takes_what_follows_with_it(storage: Storage) -> None:
+def test_segment_end_lost_to_power_failure_takes_rest(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
     bases = log.view.bases
@@ -266,7 +266,7 @@ def test_a_segment_that_lost_its_end_to_a_power_failure_takes_what_follows_with_
     assert offsets(read_records(storage.log())) == list(range(bases[1] + 11))
 
 
-def test_what_was_durable_and_is_lost_takes_the_partition_offline(storage: Storage) -> None:
+def test_lost_durable_records_take_the_partition_offline(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 10)
     storage.stop()
@@ -302,7 +302,7 @@ def test_a_partition_whose_directory_is_missing_is_offline(storage: Storage) -> 
     assert offsets(read_records(storage.log())) == list(range(10))
 
 
-def test_a_file_that_cannot_be_read_takes_its_partition_offline(storage: Storage) -> None:
+def test_unreadable_file_takes_its_partition_offline(storage: Storage) -> None:
     append_many(storage.create(), 10)
     storage.kill()
     storage.disk.fail["read", ".log"] = errno.EIO
@@ -321,7 +321,7 @@ def test_left_over_files_of_deletions_and_compactions_go(storage: Storage) -> No
     assert "00000000000000000007.index" not in storage.files(".index")
 
 
-def test_damage_in_a_segment_whose_records_are_deleted_matters_to_nobody(storage: Storage) -> None:
+def test_damage_in_segment_with_deleted_records_is_harmless(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     append_many(log, 10)
     log.durability.flush_to(10)
@@ -352,7 +352,7 @@ def test_an_interrupted_replacement_is_finished_in_durable_steps(storage: Storag
     assert second not in storage.files(".log")
 
 
-def test_a_log_may_begin_behind_everything_that_is_left(storage: Storage) -> None:
+def test_log_may_begin_after_all_remaining_records(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 10)
     log.trimming.delete_records(10)
@@ -368,7 +368,7 @@ def test_a_log_may_begin_behind_everything_that_is_left(storage: Storage) -> Non
     assert offsets(read_records(storage.log())) == [10]
 
 
-def test_an_index_is_there_again_for_what_was_recovered(storage: Storage) -> None:
+def test_recovered_records_are_indexed_again(storage: Storage) -> None:
     log = storage.create(index_interval_bytes=500)
     append_many(log, 200)
     storage.crash()
@@ -395,7 +395,7 @@ def test_the_window_of_five_batches_survives(storage: Storage, stop: object) -> 
     assert append(log, b"8", producer=(7, 2, 8)).base_offset == 8
 
 
-def test_the_window_survives_when_its_batches_are_long_gone(storage: Storage) -> None:
+def test_window_survives_when_its_batches_are_long_gone(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     for sequence in range(5):
         append(log, b"%d" % sequence, producer=(7, 0, sequence))
@@ -406,7 +406,7 @@ def test_the_window_survives_when_its_batches_are_long_gone(storage: Storage) ->
         assert append(storage.log(), b"4", producer=(7, 0, 4)).duplicate
 
 
-def test_batches_that_the_snapshot_has_are_not_counted_twice(storage: Storage) -> None:
+def test_batches_in_snapshot_are_not_counted_twice(storage: Storage) -> None:
     log = storage.create()
     for sequence in range(5):
         append(log, b"%d" % sequence, producer=(7, 0, sequence))
@@ -427,7 +427,7 @@ def test_a_crash_continues_from_the_checkpoint_s_snapshot(storage: Storage) -> N
 
 
 @pytest.mark.parametrize("junk", [b"", b"junk", bytes(100)])
-def test_a_damaged_snapshot_is_ignored_and_the_log_asked(storage: Storage, junk: bytes) -> None:
+def test_damaged_snapshot_is_ignored_for_the_log(storage: Storage, junk: bytes) -> None:
     log = storage.create(segment_bytes=300)
     for sequence in range(10):
         append(log, b"%d" % sequence, producer=(7, 0, sequence))
@@ -439,7 +439,7 @@ def test_a_damaged_snapshot_is_ignored_and_the_log_asked(storage: Storage, junk:
     assert append(storage.log(), b"10", producer=(7, 0, 10)).base_offset == 10
 
 
-def test_snapshots_that_are_ahead_of_the_log_are_removed(storage: Storage) -> None:
+def test_snapshots_ahead_of_the_log_are_removed(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", producer=(7, 0, 0))
     storage.kill()
@@ -460,7 +460,7 @@ def test_producers_that_were_silent_are_forgotten(storage: Storage) -> None:
     assert append(log, b"a", producer=(8, 0, 0)).duplicate
 
 
-def test_a_producer_is_not_forgotten_because_its_records_are_old(storage: Storage) -> None:
+def test_producer_is_not_forgotten_for_old_records(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", timestamp=1, producer=(7, 0, 0))
     storage.crash()
@@ -481,7 +481,7 @@ def test_the_log_start_offset_survives(storage: Storage) -> None:
         assert offsets(read_records(storage.log()))[0] == 4
 
 
-def test_the_time_of_the_last_record_is_known_after_a_crash(storage: Storage) -> None:
+def test_time_of_last_record_is_known_after_crash(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     for offset in range(10):
         append(log, b"x" * 20, timestamp=NOW_MS + offset)

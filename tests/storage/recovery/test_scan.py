@@ -37,7 +37,7 @@ def test_good_batches_are_all_seen(tmp_path: Path) -> None:
     assert seen == positions
 
 
-def test_it_stops_after_about_as_much_as_was_asked(tmp_path: Path) -> None:
+def test_scan_stops_after_about_the_requested_work(tmp_path: Path) -> None:
     data, positions = build(*[400_000] * 10)
     position, offset, bad = scan(opened(tmp_path, data), 0, len(data), 0, base_offset=0, stop_after=500_000)
     assert (500_000 <= position <= 1_500_000, bad) == (True, False)
@@ -75,7 +75,7 @@ def test_a_gap_is_allowed_only_where_compaction_was(tmp_path: Path) -> None:
     assert scan(file, 0, end, 0, base_offset=0) == (len(first), 1, True)
 
 
-def test_offsets_that_go_back_and_epochs_that_never_were_are_bad(tmp_path: Path) -> None:
+def test_falling_offsets_and_unknown_epochs_are_bad(tmp_path: Path) -> None:
     data, _ = build(5, 5, base=3)
     file = opened(tmp_path, data)
     assert scan(file, 0, len(data), 4, base_offset=0, dense_from=99) == (0, 4, True)
@@ -97,7 +97,7 @@ def test_a_batch_behind_a_bad_one_is_found(tmp_path: Path) -> None:
     assert find_batch(file, positions[1], len(data), 0) == positions[1]
 
 
-def test_a_batch_of_earlier_offsets_is_not_one_that_follows(tmp_path: Path) -> None:
+def test_batch_of_earlier_offsets_does_not_follow(tmp_path: Path) -> None:
     """A record may hold anything, for example batches of another log."""
     inner, _ = build(5, 5)
     outer = batch(inner)
@@ -124,7 +124,7 @@ def test_whole_sectors_of_zeros_were_never_written(tmp_path: Path, data: bytes, 
     assert never_written(opened(tmp_path, data), 0, len(data), 0) is expected
 
 
-def test_a_hole_that_ends_where_the_next_batch_begins_was_never_written(tmp_path: Path) -> None:
+def test_hole_until_next_batch_was_never_written(tmp_path: Path) -> None:
     data = b"x" * 510 + bytes(189) + b"x" * 100
     assert never_written(opened(tmp_path, data), 510, 699, 10)
     assert not never_written(opened(tmp_path, data), 510, 700, 10)
@@ -145,7 +145,7 @@ def test_a_hole_that_ends_where_the_next_batch_begins_was_never_written(tmp_path
         (504, 7, 114, False),
     ],
 )
-def test_a_header_that_is_zero_to_the_end_of_its_sector_was_never_written(
+def test_header_with_zeros_to_sector_end_never_written(
     tmp_path: Path, before: int, zeros: int, offset: int, expected: bool
 ) -> None:
     data = b"x" * before + bytes(zeros) + b"x" * 700

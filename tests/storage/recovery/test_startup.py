@@ -9,7 +9,7 @@ import pytest
 from tests.storage.helpers import Storage, append, append_many, offsets, read_records, values
 
 
-def test_the_mark_of_a_clean_stop_is_there_only_after_one(storage: Storage) -> None:
+def test_clean_stop_mark_exists_only_after_clean_stop(storage: Storage) -> None:
     mark = Path(storage.directory) / ".kafka_cleanshutdown"
     append(storage.create(), b"x")
     assert not mark.exists()
@@ -29,7 +29,7 @@ def test_there_is_no_mark_when_something_was_wrong(storage: Storage) -> None:
     storage.open()
 
 
-def test_a_stop_that_fails_for_one_log_is_made_for_the_others(storage: Storage) -> None:
+def test_stop_that_fails_for_one_log_continues_others(storage: Storage) -> None:
     for name in ("a", "b"):
         append_many(storage.create(name), 5)
     storage.disk.fail["sync", "a-0"] = errno.EIO
@@ -63,7 +63,7 @@ def test_a_damaged_checkpoint_costs_time_and_no_records(storage: Storage, name: 
     storage.restart()
 
 
-def test_a_directory_of_another_topic_of_the_same_name_is_not_served(storage: Storage) -> None:
+def test_directory_of_another_topic_is_not_served(storage: Storage) -> None:
     append(storage.create(), b"x")
     storage.create("u")
     storage.stop()
@@ -82,7 +82,7 @@ def test_a_lost_topic_id_is_written_again(storage: Storage) -> None:
     assert (storage.path() / "partition.metadata").read_text() == before
 
 
-def test_a_start_after_a_clean_stop_changes_no_file_of_a_partition(tmp_path: Path) -> None:
+def test_start_after_clean_stop_changes_no_partition_file(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     append_many(storage.create(), 20, size=1000)
     storage.stop()

@@ -77,14 +77,14 @@ def served(storage: Storage, topic: str = TOPIC) -> list[int]:
     return offsets(read_records(log, start=log.log_start_offset))
 
 
-def test_nothing_is_found_in_sound_logs_and_nothing_is_touched(stopped: Storage) -> None:
+def test_sound_logs_are_neither_reported_nor_changed(stopped: Storage) -> None:
     before = sound(stopped.directory)
     assert not any(each.has_lost or each.indexes or each.torn for each in mend(stopped.directory))
     assert before == sound(stopped.directory)
     stopped.open()
 
 
-def test_a_flipped_bit_in_the_middle_costs_its_batch_only(stopped: Storage) -> None:
+def test_flipped_bit_in_middle_costs_only_its_batch(stopped: Storage) -> None:
     segment = stopped.path() / stopped.files(".log")[1]
     base = int(segment.name[:20])
     _, position, end = batches(segment)[2]
@@ -106,7 +106,7 @@ def test_a_flipped_bit_in_the_middle_costs_its_batch_only(stopped: Storage) -> N
     assert [*(n for n in range(30) if n != base + 2), 30] == served(stopped)
 
 
-def test_a_segment_whose_end_is_cut_off_costs_what_was_there(stopped: Storage) -> None:
+def test_cut_segment_costs_only_its_lost_end(stopped: Storage) -> None:
     segment = stopped.path() / stopped.files(".log")[1]
     base, following = (int(name[:20]) for name in stopped.files(".log")[1:3])
     os.truncate(segment, batches(segment)[2][1] + 30)
@@ -116,7 +116,7 @@ def test_a_segment_whose_end_is_cut_off_costs_what_was_there(stopped: Storage) -
     assert [n for n in range(30) if not base + 2 <= n < following] == served(stopped)
 
 
-def test_a_missing_segment_is_named_and_its_loss_accepted(stopped: Storage) -> None:
+def test_missing_segment_is_reported_and_its_loss_accepted(stopped: Storage) -> None:
     base, following = (int(name[:20]) for name in stopped.files(".log")[2:4])
     (stopped.path() / f"{base:020d}.log").unlink()
     stopped.open()
@@ -139,7 +139,7 @@ def test_a_missing_first_segment_moves_the_start(stopped: Storage) -> None:
     assert list(range(following, 30)) == served(stopped)
 
 
-def test_a_missing_last_segment_is_said_to_end_too_early(stopped: Storage) -> None:
+def test_missing_last_segment_is_reported_as_early_end(stopped: Storage) -> None:
     last = int(stopped.files(".log")[-1][:20])
     (stopped.path() / f"{last:020d}.log").unlink()
     stopped.open()
@@ -151,7 +151,7 @@ def test_a_missing_last_segment_is_said_to_end_too_early(stopped: Storage) -> No
     assert list(range(last)) == served(stopped)
 
 
-def test_a_damaged_last_segment_is_cut_where_it_is_damaged(stopped: Storage) -> None:
+def test_damaged_last_segment_is_cut_at_the_damage(stopped: Storage) -> None:
     segment = stopped.path() / stopped.files(".log")[-1]
     base = int(segment.name[:20])
     flip(segment, segment.stat().st_size - 3)
@@ -163,7 +163,7 @@ def test_a_damaged_last_segment_is_cut_where_it_is_damaged(stopped: Storage) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
-def test_what_root_has_mended_belongs_to_the_owner_of_the_data_directory(stopped: Storage) -> None:
+def test_files_mended_by_root_belong_to_directory_owner(stopped: Storage) -> None:
     owner = 10001, 10002
     for each in (Path(stopped.directory), *Path(stopped.directory).rglob("*")):
         os.chown(each, *owner)
@@ -175,7 +175,7 @@ def test_what_root_has_mended_belongs_to_the_owner_of_the_data_directory(stopped
         assert owner == (each.stat().st_uid, each.stat().st_gid), each
 
 
-def test_a_segment_with_nothing_good_in_it_goes_whole(stopped: Storage) -> None:
+def test_segment_without_good_batch_is_removed_whole(stopped: Storage) -> None:
     name = stopped.files(".log")[2]
     base, following = int(name[:20]), int(stopped.files(".log")[3][:20])
     segment = stopped.path() / name
@@ -192,7 +192,7 @@ def test_a_segment_with_nothing_good_in_it_goes_whole(stopped: Storage) -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("how", ["missing", "damaged"])
-def test_an_index_is_made_again_and_nothing_is_lost(stopped: Storage, suffix: str, how: str) -> None:
+def test_index_is_rebuilt_and_nothing_is_lost(stopped: Storage, suffix: str, how: str) -> None:
     path = stopped.path() / f"{0:020d}{suffix}"
     before = path.read_bytes() if path.exists() else b""
     if not before and how == "damaged":
@@ -205,7 +205,7 @@ def test_an_index_is_made_again_and_nothing_is_lost(stopped: Storage, suffix: st
     assert list(range(30)) == served(stopped)
 
 
-def test_the_torn_end_of_a_crash_is_left_to_the_broker(storage: Storage) -> None:
+def test_torn_end_after_crash_is_left_to_broker(storage: Storage) -> None:
     append_many(storage.create(), 10, 100)
     storage.kill()
     segment = storage.path() / storage.files(".log")[-1]
@@ -217,9 +217,7 @@ def test_the_torn_end_of_a_crash_is_left_to_the_broker(storage: Storage) -> None
     assert list(range(9)) == served(storage)
 
 
-def test_an_attempt_that_was_interrupted_takes_no_more_than_the_first(
-    stopped: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_attempt_takes_no_more_than_first(stopped: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     segment = stopped.path() / stopped.files(".log")[1]
     flip(segment, 80)
     first = look(stopped.directory).lost
@@ -237,7 +235,7 @@ def test_an_attempt_that_was_interrupted_takes_no_more_than_the_first(
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
-def test_where_nothing_says_which_logs_have_gaps_sound_ones_stay_online(storage: Storage, how: str) -> None:
+def test_sound_logs_stay_online_without_reliable_gap_list(storage: Storage, how: str) -> None:
     compacted = {
         "cleanup_policy": "compact",
         "segment_bytes": 400,
@@ -275,9 +273,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 850)), min_size=1, max_size=6))
 @example([(2, 4), (2, 180)])  # a base offset, which no checksum covers, beside other damage
-def test_after_mending_the_broker_serves_every_batch_that_is_whole(
-    original: Path, flips: list[tuple[int, int]]
-) -> None:
+def test_broker_serves_every_whole_batch_after_mending(original: Path, flips: list[tuple[int, int]]) -> None:
     with tempfile.TemporaryDirectory() as parent:
         directory = f"{parent}/data"
         shutil.copytree(original, directory)

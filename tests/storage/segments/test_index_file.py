@@ -55,7 +55,7 @@ def test_the_entry_before_is_found(
 
 @settings(max_examples=100)
 @given(steps=steps, durable=st.integers(0, 40), lost=st.sets(st.integers(0, 10)), wanted=st.integers(0, 5000))
-def test_pages_that_a_power_failure_has_lost_hide_no_entry_before_them(
+def test_lost_pages_hide_no_entry_before_them(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], durable: int, lost: set[int], wanted: int
 ) -> None:
     """The first entries are durable; of the others some pages are zero, and later ones are there."""
@@ -79,7 +79,7 @@ def test_pages_that_a_power_failure_has_lost_hide_no_entry_before_them(
     )
 
 
-def test_what_is_cut_off_stays_in_the_file_until_the_next_flush_and_is_never_found(tmp_path: Path) -> None:
+def test_cut_entries_stay_in_file_but_never_found(tmp_path: Path) -> None:
     index = small(tmp_path)
     for number in range(1, 11):
         index.add(100 + number, number * 100)
@@ -98,7 +98,7 @@ def test_what_is_cut_off_stays_in_the_file_until_the_next_flush_and_is_never_fou
 
 @settings(max_examples=50)
 @given(steps=steps, keep=st.integers(0, 40), more=steps)
-def test_what_is_cut_off_is_gone_and_more_may_follow(
+def test_cut_entries_are_gone_and_more_may_follow(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], keep: int, more: list[tuple[int, int]]
 ) -> None:
     index = small(tmp_path_factory.mktemp("index"), 0)
@@ -122,7 +122,7 @@ def test_what_is_cut_off_is_gone_and_more_may_follow(
         assert index.batch_before(entry[0]) == entry
 
 
-def test_the_files_are_laid_out_as_kafka_reads_them(tmp_path: Path) -> None:
+def test_index_files_are_laid_out_as_kafka_reads(tmp_path: Path) -> None:
     files = OpenFiles(SystemDisk(), 5)
     offsets, times = OffsetIndex(files.cached(f"{tmp_path}/o"), 1000), TimeIndex(files.cached(f"{tmp_path}/t"), 1000)
     offsets.add(1003, 4200)
@@ -156,7 +156,7 @@ def test_memory_does_not_grow_with_the_index(tmp_path: Path) -> None:
 
 
 @given(data=st.binary(max_size=120), key=st.integers(-5, 2**31), column=st.sampled_from([0, 1]))
-def test_whatever_a_damaged_file_says_it_is_never_beyond_what_was_asked(
+def test_damaged_file_never_answers_beyond_the_request(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, key: int, column: int
 ) -> None:
     directory = tmp_path_factory.mktemp("index")
@@ -165,7 +165,7 @@ def test_whatever_a_damaged_file_says_it_is_never_beyond_what_was_asked(
     assert found is None or found[column] <= key
 
 
-def test_an_index_without_entries_has_no_file_until_it_is_finished(tmp_path: Path) -> None:
+def test_empty_index_has_no_file_until_finished(tmp_path: Path) -> None:
     index = small(tmp_path)
     assert (len(index), index.batch_before(5), index.last()) == (0, None, None)
     index.truncate(0)

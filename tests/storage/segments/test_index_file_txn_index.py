@@ -57,7 +57,7 @@ def test_what_has_records_in_a_range_is_collected(
 
 
 @pytest.mark.parametrize(("offset", "left"), [(0, 0), (9, 0), (10, 1), (30, 2), (31, 3)])
-def test_entries_are_forgotten_by_the_offset_of_their_marker(index: TransactionIndex, offset: int, left: int) -> None:
+def test_entries_are_removed_by_offset_of_marker(index: TransactionIndex, offset: int, left: int) -> None:
     filled(index).truncate_from(offset)
     assert (left, ENTRIES[:left]) == (len(index), index.entries())
 

@@ -62,11 +62,11 @@ def test_walking_stops_at_what_is_no_batch(segment: Segment) -> None:
 
 
 @pytest.mark.parametrize(("offset", "number"), [(100, 0), (101, 0), (102, 1), (104, 1), (107, 2), (108, 3), (109, 4)])
-def test_an_offset_is_located_in_its_batch_or_the_next(segment: Segment, offset: int, number: int) -> None:
+def test_offset_is_located_in_its_batch_or_next(segment: Segment, offset: int, number: int) -> None:
     assert [*positions(segment), segment.size][number] == segment.locate(offset, segment.size)
 
 
-def test_an_index_that_points_beside_a_batch_is_noticed(segment: Segment) -> None:
+def test_index_entry_beside_batch_is_noticed(segment: Segment) -> None:
     segment.offsets.add(110, 7)
     with pytest.raises(CorruptIndex):
         segment.locate(111, segment.size)
@@ -101,7 +101,7 @@ def test_an_offset_behind_everything_before_a_position(segment: Segment) -> None
     assert NEVER == segment.end_offset_at(segment.size)
 
 
-def test_a_segment_that_cannot_be_made_leaves_no_file(files: OpenFiles, tmp_path: Path) -> None:
+def test_segment_that_cannot_be_made_leaves_no_file(files: OpenFiles, tmp_path: Path) -> None:
     disk = files.disk
     assert isinstance(disk, FaultyDisk)
     (tmp_path / "00000000000000000007.log").write_bytes(b"left by an attempt that failed")

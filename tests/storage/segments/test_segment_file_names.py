@@ -8,7 +8,7 @@ from broker.storage.segments.segment import LOG, file_name, offset_of
 
 
 @given(offset=st.integers(0, 2**63 - 1))
-def test_a_name_says_its_offset_and_sorts_by_it(offset: int) -> None:
+def test_file_name_has_its_offset_and_sorts_so(offset: int) -> None:
     assert offset_of(file_name(offset, LOG), LOG) == offset
     assert len(file_name(offset, LOG)) == 24
     assert file_name(offset, LOG) < file_name(offset + 1, LOG)

@@ -54,7 +54,7 @@ def closed(log: Log) -> int:
     return log.view.bases[-1]
 
 
-def test_of_each_key_the_last_record_stays_at_its_offset(storage: Storage) -> None:
+def test_last_record_of_each_key_stays_at_offset(storage: Storage) -> None:
     log = compacted(storage)
     for number in range(40):
         put(log, b"k%d" % (number % 3), b"v%d" % number)
@@ -75,7 +75,7 @@ def test_the_active_segment_is_left_alone(storage: Storage) -> None:
     assert offsets(read_records(log)) == [0, 1, 2, 3, 4]
 
 
-def test_a_read_in_a_gap_goes_on_behind_it(storage: Storage) -> None:
+def test_read_in_gap_continues_after_it(storage: Storage) -> None:
     log = compacted(storage)
     put(log, b"a", b"first")
     for _ in range(20):
@@ -89,7 +89,7 @@ def test_a_read_in_a_gap_goes_on_behind_it(storage: Storage) -> None:
         assert found[0] == next(o for o in there if o >= offset)
 
 
-def test_only_what_a_crash_would_leave_below_the_recovery_point_is_compacted(storage: Storage) -> None:
+def test_compaction_stays_below_the_durable_recovery_point(storage: Storage) -> None:
     log = compacted(storage)
     for _ in range(20):
         put(log, b"k", b"v")
@@ -156,7 +156,7 @@ def test_headers_of_records_survive(storage: Storage) -> None:
     assert read_records(log)[0].headers == [("h", b"x"), ("n", None)]
 
 
-def test_a_tombstone_removes_its_key_and_goes_itself_a_day_later(storage: Storage) -> None:
+def test_tombstone_removes_its_key_and_expires_later(storage: Storage) -> None:
     log = compacted(storage)
     put(log, b"a", b"value")
     put(log, b"a", None)
@@ -182,7 +182,7 @@ def test_a_tombstone_removes_its_key_and_goes_itself_a_day_later(storage: Storag
     assert pairs(log)[0][1] == b"b"
 
 
-def test_a_key_that_comes_back_after_its_tombstone_stays(storage: Storage) -> None:
+def test_key_that_returns_after_its_tombstone_stays(storage: Storage) -> None:
     log = compacted(storage)
     put(log, b"a", None)
     put(log, b"a", b"again")
@@ -225,7 +225,7 @@ def test_a_record_that_is_overdue_ends_its_segment(storage: Storage) -> None:
     assert len(log.view.segments) == 2
 
 
-def test_more_keys_than_fit_the_memory_are_cleaned_in_several_goes(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_too_many_keys_are_cleaned_in_several_passes(tmp_path_factory: pytest.TempPathFactory) -> None:
     storage = Storage(tmp_path_factory.mktemp("data"), log_cleaner_dedupe_buffer_size=1000)
     try:
         log = compacted(storage)
@@ -241,7 +241,7 @@ def test_more_keys_than_fit_the_memory_are_cleaned_in_several_goes(tmp_path_fact
         storage.kill()
 
 
-def test_the_last_batch_of_a_producer_stays_if_need_be_without_records(storage: Storage) -> None:
+def test_last_batch_of_producer_stays_even_without_records(storage: Storage) -> None:
     log = compacted(storage)
     append(log, b"v", b"v", keys=[b"a", b"b"], producer=(7, 3, 0))
     for _ in range(20):
@@ -287,7 +287,7 @@ def test_compaction_survives_a_restart_and_a_crash(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_a_batch_that_its_producer_made_unreadable_is_kept_as_it_is(storage: Storage, codec: int) -> None:
+def test_unreadable_batch_of_producer_is_kept_unchanged(storage: Storage, codec: int) -> None:
     """It came when the topic was not compacted yet, so that nobody looked inside."""
     log = storage.create(segment_bytes=400, min_cleanable_dirty_ratio=0)
     put(log, b"k", b"v" * 30)
@@ -312,7 +312,7 @@ def test_a_batch_that_its_producer_made_unreadable_is_kept_as_it_is(storage: Sto
     assert storage.log().offline is None
 
 
-def test_records_that_cannot_be_read_take_the_partition_offline(storage: Storage) -> None:
+def test_damaged_records_take_the_partition_offline(storage: Storage) -> None:
     log = compacted(storage)
     for _ in range(20):
         put(log, b"k", b"v" * 30)
@@ -326,7 +326,7 @@ def test_records_that_cannot_be_read_take_the_partition_offline(storage: Storage
     assert log.offline is not None
 
 
-def test_a_full_disk_ends_a_compaction_and_nothing_else(storage: Storage) -> None:
+def test_full_disk_ends_compaction_and_nothing_else(storage: Storage) -> None:
     log = compacted(storage)
     for number in range(40):  # something of every segment is kept, so that there is something to write
         put(log, b"k%d" % (number % 3 if number % 3 else number), b"v%d" % number)
@@ -358,7 +358,7 @@ def test_a_segment_deleted_meanwhile_is_not_brought_back(storage: Storage) -> No
     assert storage.files(".cleaned") + storage.files(".swap") == []
 
 
-def test_who_still_looks_at_an_old_segment_does_not_find_the_new_file_under_its_name(storage: Storage) -> None:
+def test_reader_of_old_segment_never_gets_new_file(storage: Storage) -> None:
     log = compacted(storage)
     for _ in range(20):
         put(log, b"k", b"v")
@@ -385,7 +385,7 @@ def names_in_order(storage: Storage, run: Callable[[], object]) -> list[str]:
     return done
 
 
-def test_each_step_of_a_replacement_is_durable_before_the_next(storage: Storage) -> None:
+def test_replacement_steps_are_durable_one_after_another(storage: Storage) -> None:
     log = compacted(storage, segment_bytes=600)
     for number in range(20):
         put(log, b"k%d" % (number % 3), b"v")
@@ -418,7 +418,7 @@ def moments(storage: Storage, die_at: int) -> Callable[[str, str], None]:
 
 
 @pytest.mark.parametrize("die_at", range(1, 120, 1))
-def test_a_crash_at_any_moment_of_a_compaction_does_no_harm(storage: Storage, die_at: int) -> None:
+def test_crash_at_any_moment_of_compaction_is_harmless(storage: Storage, die_at: int) -> None:
     log = compacted(storage, segment_bytes=600)
     for number in range(30):
         put(log, b"k%d" % (number % 3), b"v%d" % number)
@@ -445,7 +445,7 @@ def test_a_crash_at_any_moment_of_a_compaction_does_no_harm(storage: Storage, di
 
 
 @pytest.mark.parametrize("operation", ["rename", "sync_dir", "open", "sync", "read"])
-def test_an_io_error_in_a_compaction_is_reported_and_healed_by_the_next_start(storage: Storage, operation: str) -> None:
+def test_compaction_io_error_is_reported_and_healed_later(storage: Storage, operation: str) -> None:
     log = compacted(storage)
     for number in range(30):
         put(log, b"k%d" % (number % 3), b"v%d" % number)
@@ -483,7 +483,7 @@ KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"long" * 20])
     key_bytes=st.sampled_from([300, 1 << 20]),
     codec=st.sampled_from([0, 3]),
 )
-def test_whoever_reads_it_all_knows_the_last_value_of_every_key(
+def test_reader_of_everything_knows_last_value_of_keys(
     rounds: list[tuple[list[list[tuple[bytes, bytes | None]]], str, int]], key_bytes: int, codec: int
 ) -> None:
     directory = tempfile.mkdtemp()

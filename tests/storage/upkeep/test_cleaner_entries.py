@@ -51,7 +51,7 @@ def fill(log: Log, number: int = 20) -> None:
         append(log, b"filler", keys=[b"filler"])
 
 
-def test_of_each_key_the_last_message_stays_at_its_offset(storage: Storage) -> None:
+def test_last_message_of_each_key_stays_at_offset(storage: Storage) -> None:
     log = compacted(storage)
     append_entry(log, batch_of(b"a0", b"b1", b"a2", keys=["a", "b", "a"]), 3)
     append_entry(log, message(b"c3", partition_key="c"))
@@ -114,7 +114,7 @@ messages = st.lists(st.tuples(keys, st.sampled_from([b"", b"v", b"x" * 200, None
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(writes=st.lists(st.tuples(st.booleans(), messages), max_size=15))
-def test_a_mixed_log_is_compacted_as_one_of_records_is(
+def test_mixed_log_is_compacted_like_one_of_records(
     storage: Storage, writes: list[tuple[bool, list[tuple[str | None, bytes | None]]]]
 ) -> None:
     if storage.manager.get("t", 0):

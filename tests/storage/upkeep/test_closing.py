@@ -58,7 +58,7 @@ def test_an_empty_index_is_not_synced(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("producer", [None, (7, 0, 0)])
-def test_what_cannot_be_synced_in_time_is_left_to_recovery(
+def test_unsynced_logs_at_deadline_are_left_to_recovery(
     storage: Storage, producer: tuple[int, int, int] | None
 ) -> None:
     fill(storage, **({"producer": producer} if producer else {}))
@@ -83,7 +83,7 @@ def test_what_cannot_be_synced_in_time_is_left_to_recovery(
     assert_all_there(storage)
 
 
-def test_a_disk_that_hangs_holds_the_close_up_until_the_deadline_and_keeps_the_lock(storage: Storage) -> None:
+def test_hanging_disk_delays_close_until_deadline_keeping_lock(storage: Storage) -> None:
     fill(storage)
     answers, hangs = Event(), Event()
 
@@ -111,7 +111,7 @@ def test_a_disk_that_hangs_holds_the_close_up_until_the_deadline_and_keeps_the_l
     assert_all_there(storage)
 
 
-def test_an_error_of_one_log_is_none_of_the_others(storage: Storage) -> None:
+def test_error_of_one_log_does_not_affect_others(storage: Storage) -> None:
     fill(storage)
     storage.disk.fail["sync", "/t-3/"] = 5  # EIO
     assert storage.manager.close(None, SystemThreads())

@@ -71,7 +71,7 @@ def test_what_is_durable_already_is_answered_at_once(storage: Storage) -> None:
     assert answers == [None]
 
 
-def test_a_failure_is_answered_to_those_it_concerns_and_to_nobody_else(storage: Storage) -> None:
+def test_failure_is_answered_only_to_its_waiters(storage: Storage) -> None:
     storage.create("bad")
     storage.create("good")
     answers: dict[str, StorageError | None] = {}
@@ -87,7 +87,7 @@ def test_a_failure_is_answered_to_those_it_concerns_and_to_nobody_else(storage: 
     assert isinstance(answers["bad"], StorageError)
 
 
-def test_waiting_for_a_deleted_topic_ends_with_an_error(storage: Storage) -> None:
+def test_waiting_for_deleted_topic_ends_with_error(storage: Storage) -> None:
     log = storage.create()
     append(log, b"x")
     answers: list[StorageError | None] = []
@@ -97,7 +97,7 @@ def test_waiting_for_a_deleted_topic_ends_with_an_error(storage: Storage) -> Non
     assert isinstance(answers[0], StorageError)
 
 
-def test_an_append_that_came_during_the_fsync_waits_for_the_next(storage: Storage) -> None:
+def test_append_during_fsync_waits_for_next_fsync(storage: Storage) -> None:
     log, flusher = storage.create(), storage.manager.flusher
     answers: list[int] = []
     append(log, b"x")
@@ -134,7 +134,7 @@ def test_flush_ms_is_kept(storage: Storage) -> None:
     assert log.durable_offset == 1
 
 
-def test_flush_ms_that_is_set_or_taken_back_later_counts_for_the_topic_and_for_all(storage: Storage) -> None:
+def test_later_changes_of_flush_ms_apply_at_once(storage: Storage) -> None:
     log, manager = storage.create(), storage.manager
     other = storage.create("other")
 
@@ -165,7 +165,7 @@ def test_flush_ms_that_is_set_or_taken_back_later_counts_for_the_topic_and_for_a
     passes(2000)
 
 
-def test_who_comes_during_an_fsync_waits_behind_the_other_logs(storage: Storage) -> None:
+def test_waiters_during_fsync_queue_behind_other_logs(storage: Storage) -> None:
     first, second = storage.create("first"), storage.create("second")
     flusher = storage.manager.flusher
     answers: list[str] = []
@@ -184,7 +184,7 @@ def test_who_comes_during_an_fsync_waits_behind_the_other_logs(storage: Storage)
     assert answers == ["first", "second", "first again"]
 
 
-def test_a_log_whose_fsync_takes_long_keeps_no_other_waiting(storage: Storage) -> None:
+def test_log_with_long_fsync_delays_no_other(storage: Storage) -> None:
     slow, quick = storage.create("slow"), storage.create("quick")
     flusher = storage.manager.flusher
     began, free, answered = threading.Event(), threading.Event(), threading.Event()
@@ -210,7 +210,7 @@ def test_a_log_whose_fsync_takes_long_keeps_no_other_waiting(storage: Storage) -
         assert done.wait(30)
 
 
-def test_all_who_wait_are_answered_whatever_the_threads_are_doing_and_no_log_is_synced_twice_at_once(
+def test_every_waiter_is_answered_and_logs_sync_once(
     storage: Storage,
 ) -> None:
     names = [f"log-{number}" for number in range(12)]  # more than there are threads
@@ -259,9 +259,7 @@ def test_all_who_wait_are_answered_whatever_the_threads_are_doing_and_no_log_is_
     assert flusher.waiting == 0
 
 
-def test_logs_that_wait_are_synced_together_and_each_is_answered_for_itself(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_logs_sync_together_with_answers_of_own(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[list[str]] = []
     right = storage.disk.sync_all
 
@@ -300,9 +298,7 @@ def test_logs_that_wait_are_synced_together_and_each_is_answered_for_itself(
         append(logs["bad"], b"z")
 
 
-def test_a_callback_may_wait_for_a_log_that_is_synced_together_with_its_own(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_callback_may_wait_for_log_of_same_batch(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     flusher = storage.manager.flusher
     monkeypatch.setattr(flusher, "_at_once", 8)
     logs = [storage.create(f"log-{number}", flush_messages=2) for number in range(4)]
@@ -330,9 +326,7 @@ def test_a_callback_may_wait_for_a_log_that_is_synced_together_with_its_own(
     assert all(log.durable_offset >= 3 for log in logs)
 
 
-def test_a_batch_with_a_log_that_takes_long_does_not_keep_others_waiting(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_with_hanging_log_does_not_delay_others(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     free = threading.Event()
 
     def sync_all(files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
@@ -392,7 +386,7 @@ def test_the_kernel_syncs_what_many_producers_wait_for(storage: Storage, monkeyp
     assert flusher.waiting == 0
 
 
-def test_a_thread_that_has_stopped_waiting_is_given_nothing(storage: Storage) -> None:
+def test_thread_that_stopped_waiting_gets_nothing(storage: Storage) -> None:
     log, flusher = storage.create(), storage.manager.flusher
     impatient, other = flusher.threads[1:3]
     assert not impatient.step(0.001)
@@ -405,9 +399,7 @@ def test_a_thread_that_has_stopped_waiting_is_given_nothing(storage: Storage) ->
     assert log.durable_offset == 1
 
 
-def test_what_is_appended_without_waiting_is_begun_to_be_written_while_others_wait_for_fsyncs(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwaited_appends_begin_writing_while_others_wait(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[tuple[str, int, int]] = []
     monkeypatch.setattr(
         FaultyFile, "begin_sync", lambda file, offset, size: begun.append((file.path.split("/")[-2], offset, size))
@@ -462,7 +454,7 @@ def test_a_hint_that_fails_does_no_harm(storage: Storage) -> None:
     log.durability.begin_sync()
 
 
-def test_its_threads_serve_many_at_once_and_can_be_stopped(storage: Storage) -> None:
+def test_flusher_threads_serve_many_and_can_be_stopped(storage: Storage) -> None:
     log, flusher = storage.create(), storage.manager.flusher
     done = threading.Barrier(9)
 

@@ -103,7 +103,7 @@ def threads_work(storage: Storage) -> None:
         pass
 
 
-def test_the_kernel_syncs_it_and_no_thread_takes_part(storage: Storage) -> None:
+def test_kernel_syncs_log_without_any_thread(storage: Storage) -> None:
     log, answers, queue = create(storage), Answers(), HandQueue()
     flusher = attached(storage, queue)
     append(log, b"x")
@@ -121,7 +121,7 @@ def test_the_kernel_syncs_it_and_no_thread_takes_part(storage: Storage) -> None:
     assert not storage.manager.flusher.waiting
 
 
-def test_what_came_together_has_one_fsync_and_what_comes_meanwhile_the_next(storage: Storage) -> None:
+def test_appends_together_share_fsync_and_later_ones_next(storage: Storage) -> None:
     log, answers, queue = create(storage), Answers(), HandQueue()
     flusher = attached(storage, queue)
     for offset in (1, 2):
@@ -144,7 +144,7 @@ def test_what_came_together_has_one_fsync_and_what_comes_meanwhile_the_next(stor
     assert not flusher.due
 
 
-def test_appends_of_other_threads_are_left_to_the_threads(storage: Storage) -> None:
+def test_appends_of_other_threads_are_left_to_threads(storage: Storage) -> None:
     log, answers = create(storage), Answers()
     flusher = attached(storage)
     storage.ident = 1
@@ -155,7 +155,7 @@ def test_appends_of_other_threads_are_left_to_the_threads(storage: Storage) -> N
     assert answers.by_name == {1: None}
 
 
-def test_an_fsync_that_fails_is_answered_with_the_error(storage: Storage) -> None:
+def test_failed_fsync_is_answered_with_the_error(storage: Storage) -> None:
     log, answers, queue = create(storage), Answers(), HandQueue()
     flusher = attached(storage, queue)
     append(log, b"x")
@@ -171,7 +171,7 @@ def test_an_fsync_that_fails_is_answered_with_the_error(storage: Storage) -> Non
     assert isinstance(answers.by_name["late"], StorageError)
 
 
-def test_more_than_the_fsync_of_one_file_is_left_to_the_threads(storage: Storage) -> None:
+def test_more_than_one_file_is_left_to_threads(storage: Storage) -> None:
     log, answers, queue = create(storage, segment_bytes=300), Answers(), HandQueue()
     flusher = attached(storage, queue)
     append_many(log, 6)  # in several segments
@@ -208,7 +208,7 @@ def test_who_has_become_durable_meanwhile_needs_no_fsync(storage: Storage) -> No
     assert not storage.manager.flusher.threads[0].step(0)
 
 
-def test_a_thread_syncs_what_the_kernel_does_not_take(storage: Storage) -> None:
+def test_thread_syncs_files_that_kernel_does_not_take(storage: Storage) -> None:
     logs, answers, queue = [create(storage, name) for name in "abc"], Answers(), HandQueue(takes=1)
     flusher = attached(storage, queue)
     for log in logs:
@@ -224,7 +224,7 @@ def test_a_thread_syncs_what_the_kernel_does_not_take(storage: Storage) -> None:
     assert answers.by_name == {"a": None, "c": None}
 
 
-def test_the_threads_get_what_the_queue_has_no_room_for(storage: Storage) -> None:
+def test_threads_get_fsyncs_beyond_room_of_the_queue(storage: Storage) -> None:
     logs, answers, queue = [create(storage, name) for name in "abc"], Answers(), HandQueue(room=2)
     flusher = attached(storage, queue)
     for log in logs:
@@ -236,7 +236,7 @@ def test_the_threads_get_what_the_queue_has_no_room_for(storage: Storage) -> Non
     assert answers.by_name == {"c": None}
 
 
-def test_a_processor_that_goes_leaves_all_to_the_threads(storage: Storage) -> None:
+def test_ended_processor_leaves_all_to_the_threads(storage: Storage) -> None:
     begun, due, answers, queue = create(storage, "begun"), create(storage, "due"), Answers(), HandQueue()
     flusher = attached(storage, queue)
     append(begun, b"x")
@@ -258,7 +258,7 @@ def test_a_processor_that_goes_leaves_all_to_the_threads(storage: Storage) -> No
     assert answers.by_name["after"] is None
 
 
-def test_who_came_meanwhile_does_not_wait_for_other_logs_of_a_processor_that_has_gone(storage: Storage) -> None:
+def test_late_waiter_of_ended_processor_need_not_queue(storage: Storage) -> None:
     log, hanging, answers, queue = create(storage, "a"), create(storage, "b"), Answers(), HandQueue()
     flusher = attached(storage, queue)
     for one in (log, hanging):
@@ -293,14 +293,14 @@ def test_who_came_meanwhile_does_not_wait_for_other_logs_of_a_processor_that_has
     assert answers.by_name == {"a": None, "meanwhile": None, "b": None}
 
 
-def test_a_processor_that_goes_and_has_begun_nothing_closes_its_queue(storage: Storage) -> None:
+def test_ended_idle_processor_closes_its_queue(storage: Storage) -> None:
     queue = HandQueue()
     attached(storage, queue).detach()
     assert queue.closed
     assert not storage.manager.flusher.threads[0].step(0)
 
 
-def test_a_thread_that_is_to_end_finishes_what_a_processor_has_left(storage: Storage) -> None:
+def test_ending_thread_finishes_tasks_of_ended_processor(storage: Storage) -> None:
     log, other, answers, queue = create(storage, "a"), create(storage, "b"), Answers(), HandQueue()
     flusher = attached(storage, queue)
     append(log, b"x")
@@ -319,7 +319,7 @@ def test_a_thread_that_is_to_end_finishes_what_a_processor_has_left(storage: Sto
     assert queue.closed
 
 
-def test_a_log_with_flush_messages_is_left_to_the_threads(storage: Storage) -> None:
+def test_log_with_flush_messages_is_left_to_threads(storage: Storage) -> None:
     """Its appends wait for fsyncs, so a processor must not have to end one."""
     log, answers, queue = create(storage, flush_messages=3), Answers(), HandQueue()
     flusher = attached(storage, queue)
@@ -333,7 +333,7 @@ def test_a_log_with_flush_messages_is_left_to_the_threads(storage: Storage) -> N
     assert answers.by_name == {2: None}
 
 
-def test_flush_messages_may_be_set_while_the_kernel_syncs(storage: Storage) -> None:
+def test_flush_messages_may_be_set_during_kernel_sync(storage: Storage) -> None:
     log, answers, queue = create(storage), Answers(), HandQueue()
     flusher = attached(storage, queue)
     append(log, b"x")
@@ -349,7 +349,7 @@ def test_flush_messages_may_be_set_while_the_kernel_syncs(storage: Storage) -> N
     assert log.durable_offset == 4
 
 
-def test_a_checkpoint_meanwhile_waits_and_a_topic_may_be_deleted(storage: Storage) -> None:
+def test_checkpoint_waits_during_fsync_and_topic_may_vanish(storage: Storage) -> None:
     log, answers, queue = create(storage), Answers(), HandQueue()
     flusher = attached(storage, queue)
     append(log, b"x")
@@ -402,9 +402,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=60), st.integers(1, 3), st.integers(0, 3))
 @example([("append", 0, 0), ("begin", 0), ("detach", 0)], 1, 1)
-def test_every_append_is_answered_once_and_not_before_it_is_durable(
-    steps: list[tuple[Any, ...]], room: int, takes: int
-) -> None:
+def test_every_append_is_answered_once_when_durable(steps: list[tuple[Any, ...]], room: int, takes: int) -> None:
     """Two processors and the threads, in any order."""
     with TemporaryDirectory() as directory:
         storage = Storage(Path(directory))

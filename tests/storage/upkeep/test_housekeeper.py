@@ -22,7 +22,7 @@ def test_duties_come_round_at_their_intervals(storage: Storage) -> None:
     assert log.recovery_point == 1
 
 
-def test_an_error_of_one_log_does_not_keep_it_from_the_others(storage: Storage) -> None:
+def test_error_of_one_log_spares_the_others(storage: Storage) -> None:
     for name in ("a", "b", "c"):
         append_many(storage.create(name, retention_bytes=0, segment_bytes=300), 10)
     storage.disk.fail["rename", "b-0"] = errno.EIO
@@ -33,7 +33,7 @@ def test_an_error_of_one_log_does_not_keep_it_from_the_others(storage: Storage) 
     assert storage.log("a").recovery_point == storage.log("c").recovery_point == 10
 
 
-def test_it_waits_no_longer_than_until_something_is_due(storage: Storage) -> None:
+def test_housekeeper_waits_at_most_until_next_duty(storage: Storage) -> None:
     waits: list[float] = []
 
     class Event:
@@ -122,7 +122,7 @@ def test_compaction_does_not_wait_for_the_next_checkpoint(storage: Storage) -> N
     assert kept == [record.offset for record in read_records(storage.log())]
 
 
-def test_nothing_is_flushed_for_a_compaction_that_is_not_due(storage: Storage) -> None:
+def test_nothing_is_flushed_for_compaction_that_is_undue(storage: Storage) -> None:
     log = storage.create(cleanup_policy="compact", segment_bytes=300, min_compaction_lag_ms=3_600_000)
     for number in range(20):
         append(log, b"v%d" % number, keys=[b"k"])
@@ -132,7 +132,7 @@ def test_nothing_is_flushed_for_a_compaction_that_is_not_due(storage: Storage) -
     assert len(read_records(log)) == 20
 
 
-def test_a_topic_with_a_short_lag_is_looked_at_in_time(storage: Storage) -> None:
+def test_topic_with_short_lag_is_checked_in_time(storage: Storage) -> None:
     log = storage.create(
         cleanup_policy="compact", segment_bytes=300, min_cleanable_dirty_ratio=1, max_compaction_lag_ms=100
     )
@@ -147,7 +147,7 @@ def test_a_topic_with_a_short_lag_is_looked_at_in_time(storage: Storage) -> None
         assert len(read_records(log)) < 8, turn
 
 
-def test_it_runs_and_stops_on_a_thread_of_its_own(storage: Storage) -> None:
+def test_housekeeper_runs_and_stops_on_its_own_thread(storage: Storage) -> None:
     errors: list[BaseException] = []
     handle = SystemThreads().spawn("housekeeper", storage.manager.housekeeper, errors.append)
     append_many(storage.create(), 5, timestamp=NOW_MS)
@@ -156,7 +156,7 @@ def test_it_runs_and_stops_on_a_thread_of_its_own(storage: Storage) -> None:
     assert errors == []
 
 
-def test_checkpoints_retention_and_removals_of_many_logs_are_done_a_piece_a_step(storage: Storage) -> None:
+def test_long_duties_are_done_a_piece_a_step(storage: Storage) -> None:
     """So that the thread ends soon when it is asked to."""
     logs = 50
     storage.manager.create_topic("t", logs, {"segment.bytes": "100", "retention.bytes": "1"})

@@ -38,7 +38,7 @@ def test_a_young_segment_protects_the_ones_behind_it(storage: Storage) -> None:
     assert log.log_start_offset == 0
 
 
-def test_even_the_active_segment_goes_when_all_of_it_is_too_old(storage: Storage) -> None:
+def test_active_segment_is_removed_when_too_old_entirely(storage: Storage) -> None:
     log = storage.create(retention_ms=HOUR_MS)
     append_many(log, 3)
     storage.clock.sleep_ms(2 * HOUR_MS)
@@ -49,7 +49,7 @@ def test_even_the_active_segment_goes_when_all_of_it_is_too_old(storage: Storage
     assert offsets(read_records(storage.log())) == [3]
 
 
-def test_records_without_a_time_stay_as_long_as_their_file_is_young(storage: Storage) -> None:
+def test_records_without_time_stay_while_file_is_young(storage: Storage) -> None:
     log = storage.create(retention_ms=HOUR_MS)
     append(log, b"x", timestamp=-1)
     list(storage.manager.housekeeper.apply_retention())
@@ -68,7 +68,7 @@ def test_a_clock_that_jumps_back_deletes_nothing(storage: Storage) -> None:
     assert log.log_start_offset == 0
 
 
-def test_as_many_segments_go_as_leave_the_size_that_is_to_be_kept(storage: Storage) -> None:
+def test_segments_are_removed_down_to_retention_bytes(storage: Storage) -> None:
     log = storage.create(retention_bytes=1000, retention_ms=-1, segment_bytes=300)
     append_many(log, 30)
     sizes = [segment.size for segment in log.view.segments]
@@ -79,7 +79,7 @@ def test_as_many_segments_go_as_leave_the_size_that_is_to_be_kept(storage: Stora
     assert offsets(read_records(log)) == list(range(log.log_start_offset, 30))
 
 
-def test_nothing_goes_where_the_policy_is_only_to_compact(storage: Storage) -> None:
+def test_compact_policy_alone_removes_nothing(storage: Storage) -> None:
     log = storage.create(retention_ms=1, retention_bytes=1, cleanup_policy="compact")
     for hours in (12, 11):
         append(log, b"v", keys=[b"k"], timestamp=NOW_MS - hours * HOUR_MS)
@@ -89,7 +89,7 @@ def test_nothing_goes_where_the_policy_is_only_to_compact(storage: Storage) -> N
     assert log.log_start_offset == 0
 
 
-def test_what_records_were_deleted_from_goes_whatever_the_policy(storage: Storage) -> None:
+def test_deleted_records_are_removed_whatever_the_policy(storage: Storage) -> None:
     log = storage.create(segment_bytes=300, cleanup_policy="compact,delete", retention_ms=-1)
     for _ in range(10):
         append(log, b"v", keys=[b"k"])
@@ -137,7 +137,7 @@ def old_segments(storage: Storage) -> Log:
     return log
 
 
-def test_a_new_segment_is_durable_in_its_directory_although_old_ones_could_not_go(storage: Storage) -> None:
+def test_new_segment_is_durable_although_removal_failed(storage: Storage) -> None:
     log = old_segments(storage)
     storage.disk.fail["sync_dir", log.dir] = errno.EMFILE
     with pytest.raises(StorageError):
@@ -148,7 +148,7 @@ def test_a_new_segment_is_durable_in_its_directory_although_old_ones_could_not_g
     assert log.dir in storage.disk.synced
 
 
-def test_who_makes_records_durable_while_old_segments_go_does_not_trust_to_them(storage: Storage) -> None:
+def test_concurrent_flush_does_not_trust_undurable_directory(storage: Storage) -> None:
     log = old_segments(storage)
     durable: list[list[str]] = []
 
@@ -164,7 +164,9 @@ def test_who_makes_records_durable_while_old_segments_go_does_not_trust_to_them(
 
 
 @pytest.mark.parametrize(("needed_from", "start"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (9, 4), (None, 4)])
-def test_what_a_service_needs_stays_however_old_it_is(storage: Storage, needed_from: int | None, start: int) -> None:
+def test_records_needed_by_service_stay_whatever_their_age(
+    storage: Storage, needed_from: int | None, start: int
+) -> None:
     log = storage.create(retention_ms=HOUR_MS)
     for hours in (12, 11, 10, 9):
         rolled(log, at_ms=NOW_MS - hours * HOUR_MS)
@@ -173,7 +175,7 @@ def test_what_a_service_needs_stays_however_old_it_is(storage: Storage, needed_f
     assert start == log.log_start_offset
 
 
-def test_a_service_may_have_an_age_and_a_size_of_its_own(storage: Storage) -> None:
+def test_service_may_set_own_age_and_size(storage: Storage) -> None:
     log = storage.create(retention_ms=HOUR_MS)
     for hours in (12, 11, 10, 9):
         rolled(log, at_ms=NOW_MS - hours * HOUR_MS)

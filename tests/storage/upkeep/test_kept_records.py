@@ -17,7 +17,7 @@ def marker(offset: int, producer_id: int) -> BatchHeader:
     return read_header(view)._replace(base_offset=offset)
 
 
-def test_only_what_a_producer_wrote_between_the_first_and_last_offset_is_aborted() -> None:
+def test_only_producer_records_within_aborted_range_are_aborted() -> None:
     cleaned = CleanedTransactions([AbortedTransaction(7, 10, 19, 10), AbortedTransaction(7, 30, 39, 30)])
     aborted = [offset for offset in (9, 10, 19, 20, 30, 39, 40) if cleaned.is_aborted(data(offset, 7))]
     assert aborted == [10, 19, 30, 39]
@@ -26,14 +26,14 @@ def test_only_what_a_producer_wrote_between_the_first_and_last_offset_is_aborted
     assert not cleaned.is_aborted(marker(15, 7))
 
 
-def test_a_marker_may_go_when_nothing_of_its_transaction_is_left_before_it() -> None:
+def test_marker_expires_once_its_transaction_has_no_records() -> None:
     cleaned = CleanedTransactions([])
     for header in (data(1, 7), data(2, 8), marker(3, 7), marker(4, 7), marker(5, 8), data(6, 9, transactional=False)):
         cleaned.saw(header)
     assert [offset for offset in (3, 4, 5) if cleaned.is_over(offset)] == [4]
 
 
-def test_records_outside_of_a_transaction_do_not_hold_a_marker_back() -> None:
+def test_records_outside_of_transaction_do_not_hold_marker() -> None:
     cleaned = CleanedTransactions([])
     cleaned.saw(data(1, 7, transactional=False))
     cleaned.saw(marker(2, 7))

@@ -29,7 +29,7 @@ def test_nothing_is_wrong_with_a_good_log(storage: Storage) -> None:
     assert storage.manager.housekeeper.scrub.rounds == 5
 
 
-def test_a_round_over_little_data_is_not_followed_by_the_next_at_once(storage: Storage) -> None:
+def test_round_over_little_data_is_followed_later(storage: Storage) -> None:
     append_many(storage.create(), 20)
     scrub(storage)
     storage.disk.read_bytes = 0
@@ -70,7 +70,7 @@ def test_the_next_start_knows_of_it(storage: Storage) -> None:
     assert offsets(read_records(storage.log())) == list(range(20))
 
 
-def test_it_reads_only_so_much_at_a_time_and_comes_round_to_everything(storage: Storage) -> None:
+def test_scrub_reads_limited_bytes_and_returns_to_everything(storage: Storage) -> None:
     for name in ("a", "b", "c"):
         append_many(storage.create(name), 10, size=1_000_000)
     steps = 0
