@@ -120,17 +120,10 @@ def command(
     config = read_config(config_file, data_dir, listeners, overrides)
 
     from broker import log
-    from broker.runtime.process import ServiceManager, exit_now, raise_descriptor_limit
-    from broker.runtime.terminal import wants_colours
+    from broker.runtime.process import ServiceManager, raise_descriptor_limit
     from broker.server import BrokerServer
 
-    file = _open_log_file(config.logging_file)
-    log.configure(
-        config.logging_level,
-        config.logging_format,
-        colours=file is None and wants_colours(sys.stderr),
-        write_line=None if file is None else file.write_line,
-    )
+    _configure_logging(config)
     sys.setswitchinterval(config.switch_interval_us / 1e6)
     raise_descriptor_limit()
     if ready_file:
@@ -141,20 +134,7 @@ def command(
     manager.recovering()
     server = BrokerServer(config)
     with _stop_signals(config.shutdown_timeout_ms / 1000) as signals:
-        # Hardly any object that is created during the start is garbage. With 10,000 partitions, collections took 0.7 s.
-        gc.disable()
-        try:
-            server.start()
-        except BaseException:
-            gc.enable()
-            raise
-        # The objects that exist now live as long as the broker. With 10,000 partitions, a full garbage collection would
-        # stop all threads for 0.3 s after every few large requests.
-        gc.freeze()
-        # Requests leave no cycles behind, so there is little garbage: with Python's own threshold of 700 objects,
-        # collections took 6 % of the CPU of Pulsar's messages. A collection of 5,000 objects takes 0.2 ms.
-        gc.set_threshold(5_000)
-        gc.enable()
+        _start(server)
         try:
             if ready_file:
                 _write_ready_file(ready_file, server)
@@ -177,6 +157,46 @@ def command(
             if ready_file:
                 _remove(ready_file)
             server.stop(signals.time_left())
+    _end(server, signals)
+
+
+def _configure_logging(config: BrokerConfig) -> None:
+    from broker import log
+    from broker.runtime.terminal import wants_colours
+
+    file = _open_log_file(config.logging_file)
+    log.configure(
+        config.logging_level,
+        config.logging_format,
+        colours=file is None and wants_colours(sys.stderr),
+        write_line=None if file is None else file.write_line,
+    )
+
+
+def _start(server: "BrokerServer") -> None:
+    """Start the server, and set the garbage collection for a process whose requests leave no cycles behind."""
+    # Hardly any object that is created during the start is garbage. With 10,000 partitions, collections took 0.7 s.
+    gc.disable()
+    try:
+        server.start()
+    except BaseException:
+        gc.enable()
+        raise
+    # The objects that exist now live as long as the broker. With 10,000 partitions, a full garbage collection would
+    # stop all threads for 0.3 s after every few large requests.
+    gc.freeze()
+    # Requests leave no cycles behind, so there is little garbage: with Python's own threshold of 700 objects,
+    # collections took 6 % of the CPU of Pulsar's messages. A collection of 5,000 objects takes 0.2 ms.
+    gc.set_threshold(5_000)
+    gc.enable()
+
+
+def _end(server: "BrokerServer", signals: "_Signals") -> None:
+    """Say how the broker has stopped. Does not return if threads were left behind; raises BrokerError after a crash."""
+    from broker import log
+    from broker.runtime.process import exit_now
+
+    events = log.get_logger("serve")
     if not server.left_behind:
         signals.stopped()
     else:

@@ -135,9 +135,7 @@ def _read_plain_ack(data: bytes) -> Ack | None:
         if data[pos] != 0x40:
             return None
         request_id, pos = _varint(data, pos + 1)
-    if pos != end:
-        return None
-    return Ack(consumer_id, cumulative, ids, request_id, -1)
+    return Ack(consumer_id, cumulative, ids, request_id, -1) if pos == end else None
 
 
 def _read_whole_entries(data: bytes, pos: int) -> tuple[int, list[int], int] | None:

@@ -34,6 +34,7 @@ from broker.client.kafka.errors import (
     UnsupportedVersionError,
     code_name,
 )
+from broker.client.security_settings import Sasl
 from broker.runtime.client_tls import TlsContext, TlsRefused
 from broker.runtime.clock import Clock, SystemClock
 from broker.runtime.dial import Dialled, dial, pause
@@ -381,29 +382,7 @@ class Connection:
             return
         self._login_again_at = None
         again, self._logged_in = self._logged_in, False
-        no_logins = (
-            f"The broker at {self.where} takes no logins on this listener: set security.protocol to"
-            f" {'SSL' if self._config.tls else 'PLAINTEXT'}, or use the port of another listener."
-        )
-        if ApiKey.SASL_HANDSHAKE not in self.ranges:
-            raise AuthenticationError(no_logins)
-        version = self.version(ApiKey.SASL_HANDSHAKE, 1, 1)
-        handshake = self.ask(ApiKey.SASL_HANDSHAKE, version, {"mechanism": sasl.mechanism})
-        if handshake.error_code == ErrorCode.illegal_sasl_state:
-            if again:  # Kafka does not renew a login within a second of the last; a new connection may log in
-                self.close()
-                raise ConnectionLostError(f"The broker at {self.where} does not renew the login of this connection.")
-            raise AuthenticationError(no_logins, handshake.error_code)
-        if handshake.error_code == ErrorCode.unsupported_sasl_mechanism:
-            offered = ", ".join(handshake.mechanisms) or "none"
-            raise AuthenticationError(
-                f"The broker at {self.where} does not take {sasl.mechanism}; it offers {offered}.", handshake.error_code
-            )
-        if handshake.error_code:
-            raise AuthenticationError(
-                f"The broker at {self.where} refuses a login with {sasl.mechanism}: {code_name(handshake.error_code)}.",
-                handshake.error_code,
-            )
+        self._handshake(sasl, again)
         version = self.version(ApiKey.SASL_AUTHENTICATE, 0, 2)
         lifetime_s = 0.0
 
@@ -439,6 +418,32 @@ class Connection:
             # together.
             part = 0.85 + 0.1 * SystemEntropy.bytes(1)[0] / 255
             self._login_again_at = self._clock.monotonic() + part * lifetime_s
+
+    def _handshake(self, sasl: Sasl, again: bool) -> None:
+        """Announce the mechanism. Raises AuthenticationError if the broker refuses it; ``again``: a login is renewed."""
+        no_logins = (
+            f"The broker at {self.where} takes no logins on this listener: set security.protocol to"
+            f" {'SSL' if self._config.tls else 'PLAINTEXT'}, or use the port of another listener."
+        )
+        if ApiKey.SASL_HANDSHAKE not in self.ranges:
+            raise AuthenticationError(no_logins)
+        version = self.version(ApiKey.SASL_HANDSHAKE, 1, 1)
+        handshake = self.ask(ApiKey.SASL_HANDSHAKE, version, {"mechanism": sasl.mechanism})
+        if handshake.error_code == ErrorCode.illegal_sasl_state:
+            if again:  # Kafka does not renew a login within a second of the last; a new connection may log in
+                self.close()
+                raise ConnectionLostError(f"The broker at {self.where} does not renew the login of this connection.")
+            raise AuthenticationError(no_logins, handshake.error_code)
+        if handshake.error_code == ErrorCode.unsupported_sasl_mechanism:
+            offered = ", ".join(handshake.mechanisms) or "none"
+            raise AuthenticationError(
+                f"The broker at {self.where} does not take {sasl.mechanism}; it offers {offered}.", handshake.error_code
+            )
+        if handshake.error_code:
+            raise AuthenticationError(
+                f"The broker at {self.where} refuses a login with {sasl.mechanism}: {code_name(handshake.error_code)}.",
+                handshake.error_code,
+            )
 
 
 def _reason(error: OSError) -> str:

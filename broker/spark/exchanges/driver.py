@@ -195,8 +195,7 @@ def exchange(
     """
     spark = df.sparkSession
     columns, buckets = _checked_keys(df, keys, partitions)
-    if compression not in (None, "lz4", "zstd"):
-        raise ValueError(f"compression is lz4, zstd or None, not {compression!r}")
+    _require_codec(compression)
     _require_arrow(df.schema)
     spec = ExchangeSpec(
         new_data_set(),
@@ -209,12 +208,7 @@ def exchange(
         shuffle_security(security, [brokers] if isinstance(brokers, str) else brokers),
     )
     _require(spec)
-    # Columns get their numbers as names, because a name may occur twice.
-    fields = [StructField(str(n), f.dataType, f.nullable, f.metadata) for n, f in enumerate(df.schema.fields)]
-    schema = StructType(fields)
-    # Spark's own placement of rows, computed in the JVM.
-    bucket = sf.pmod(sf.hash(*columns), sf.lit(buckets))
-    tagged = df.select("*", bucket).toDF(*schema.names, "bucket")
+    schema, tagged = _tagged(df, columns, buckets)
     batches = bounded_by_rows(tagged)
     try:
         with progress_bar(spark, "exchange", progress):
@@ -294,6 +288,21 @@ def _addresses(brokers: str | Sequence[str]) -> tuple[str, ...]:
     if not names:
         raise ValueError("an exchange needs a broker")
     return tuple("{}:{}".format(*parse_address(name.strip())) for name in names)
+
+
+def _tagged(df: "AnyDataFrame", columns: "Sequence[Column | str]", buckets: int) -> "tuple[StructType, AnyDataFrame]":
+    """The rows with the number of their bucket behind them, and their schema without it."""
+    # Columns get their numbers as names, because a name may occur twice.
+    fields = [StructField(str(n), f.dataType, f.nullable, f.metadata) for n, f in enumerate(df.schema.fields)]
+    schema = StructType(fields)
+    # Spark's own placement of rows, computed in the JVM.
+    bucket = sf.pmod(sf.hash(*columns), sf.lit(buckets))
+    return schema, df.select("*", bucket).toDF(*schema.names, "bucket")
+
+
+def _require_codec(compression: str | None) -> None:
+    if compression not in (None, "lz4", "zstd"):
+        raise ValueError(f"compression is lz4, zstd or None, not {compression!r}")
 
 
 def _require(spec: ExchangeSpec) -> None:
