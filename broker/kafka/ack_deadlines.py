@@ -1,5 +1,5 @@
-"""Produce requests that wait for an fsync, without a thread, and their deadlines: when one has passed, the client is told that
-its request timed out.
+"""Produce requests that wait for an fsync without occupying a thread, and their deadlines: a request that misses its deadline is
+answered that it timed out.
 
 Nearly all requests are answered within milliseconds. A timer for each would cost more than most of them are worth, so all are
 checked together, a few times a second, as long as any request waits.

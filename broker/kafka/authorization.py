@@ -1,4 +1,4 @@
-"""Asks the authorizer for Kafka's handlers: what the client of a connection may do, and the error code where it may not.
+"""The questions of Kafka's handlers to the authorizer: what a connection's client may do, and the error code if it may not.
 
 Any thread. Without an authorizer a question costs one comparison.
 

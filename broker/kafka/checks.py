@@ -1,4 +1,4 @@
-"""What the administrative handlers share: finding partitions, errors for replies, and Kafka's limits on one request.
+"""Helpers of the administrative handlers: partition look-up, errors for replies, and Kafka's limits on a request.
 
 Pure functions; they run on the thread that handles the request.
 """

@@ -1,19 +1,15 @@
-"""The instances of clients that push metrics, and the series that they have pushed.
+"""The metrics that clients push (KIP-714): client instances, their subscriptions, and their latest series.
 
-Handler threads call ``ask`` and ``push``, threads that read metrics call ``series``; one lock, held for moments. What a client
-has pushed is decompressed and parsed without it. The table is bounded: of instances, the one that was silent for longest gives
-way; of series, what is beyond the bounds is left out. Each push replaces what the client has pushed before, and a client that is
+Handler threads call ``ask`` and ``push``, threads that read metrics call ``series``; one lock guards the table and is held for
+moments. Pushes are decompressed and parsed without the lock. The table is bounded: a new instance replaces the instance that was
+silent for longest, and series beyond the bounds are left out. Each push replaces the client's previous push. A client that is
 silent for three intervals is forgotten.
 
-Values are cumulative: clients are told not to send differences, so that a push that is lost does no harm.
+Values are cumulative: clients are told not to send differences, so a lost push does no harm.
 
-A client that pushes metrics, as the broker remembers it: what it is subscribed to, when it may ask and push, as Kafka has it,
-and what it has pushed last.
-
-A client may ask for its subscription when it has neither asked nor pushed for an interval, and push when it has not pushed for
-an interval: so it may push as soon as it has asked. After an error that tells it to ask again, it may ask at once.
-
-Pure: the time comes in as ``now`` (monotonic, s). Under the lock of ``ClientTelemetry``.
+``ClientInstance`` is the state of one client, with Kafka's rules for when it may ask and push. It is pure: the time comes in as
+``now`` (monotonic, s). It may ask for its subscription if it has neither asked nor pushed for an interval, and push if it has not
+pushed for an interval, so it may push as soon as it has asked. After an error that tells it to ask again, it may ask at once.
 """
 
 import base64

@@ -1,8 +1,8 @@
-"""What Kafka's handlers share: the logs, the catalogue, the groups, the clock, and the identity of this broker.
+"""What Kafka's handlers share: the logs, the catalogue, the groups, the clock, the identity of this broker, and a cache of answers
+to Metadata requests.
 
-Answers to Metadata requests, kept until a topic changes, because clients of one kind send the same request again and again.
-
-Shared by processors and handlers; each method is one step on a dict and one under a lock, so that a processor may call it.
+Processors and handlers use it. The cache keeps answers until a topic changes, because clients of one kind send the same request
+again and again. Each of its methods is one step on a dict and one under a lock, so a processor may call it.
 """
 
 from functools import partial

@@ -1,16 +1,16 @@
-"""The features of the cluster (KIP-584): which levels of each this broker supports, and which level is finalized.
+"""The features of the cluster (KIP-584): the levels of each that this broker supports, and the finalized level.
 
 A feature makes clients use newer forms of the protocol. Clients read the levels from ApiVersions when they connect; an operator
 changes them with UpdateFeatures (``kafka-features.sh``), or limits them with the setting ``feature_max_levels``.
 
-``FEATURES`` is the table of Kafka's features that mean something here. Those that concern a cluster's controllers are left out,
-and a client takes a feature that is left out for level 0: ``metadata.version`` and ``kraft.version`` (the broker has no metadata
-log), ``eligible.leader.replicas.version`` (it has no replicas), ``streams.version`` (it has no Streams groups). Our own
-features (``reactor.*``) come from the APIs that have one; they are supported and never finalized.
+``FEATURES`` is the table of Kafka's features that have a meaning here. Features of a cluster's controllers are left out, and
+clients take a missing feature for level 0: ``metadata.version`` and ``kraft.version`` (the broker has no metadata log),
+``eligible.leader.replicas.version`` (it has no replicas), ``streams.version`` (it has no Streams groups). Our own features
+(``reactor.*``) come from the APIs that have one; they are supported and never finalized.
 
-A level that nobody has chosen is the one of the table, so a newer broker raises it by itself. What was chosen is a document of
-the catalogue, together with the levels that clients were told last and their epoch. Clients ignore levels whose epoch is not
-higher than the one that they know, so the epoch grows with every change, also with one that a restart makes.
+Unless an operator has chosen a level, the table's counts, so a newer broker raises it by itself. The chosen levels are a document
+of the catalogue, together with the levels that clients were last told and their epoch. Clients ignore levels whose epoch is not
+higher than the epoch they know, so the epoch grows with every change, also with a change that a restart makes.
 
 Any thread may read; a change waits for the catalogue.
 """

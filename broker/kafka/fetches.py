@@ -1,29 +1,20 @@
-"""What a Fetch request has to send at one moment: one pass over its partitions. Records are not read here.
+"""Fetch requests: reading, waiting and answering.
 
-On the connection's processor, or on a handler for requests of many partitions and for what is not in the page cache.
+``Reading`` is one pass over the partitions of a request, on the connection's processor, or on a handler for requests of many
+partitions and for records that are not in the page cache. It finds regions of files and reads no records. It asks for the
+client's rights each time, so a parked fetch gets nothing after its right was taken away. From version 13 on a request names
+topics by their ids, as 16 bytes. Everything here looks up by the request's own key, name or id, so a parked fetch never gets the
+records of a new topic under the old name.
 
-What the client may read is asked each time, so a fetch that was parked gets nothing after its right was taken away.
+``translate`` serves logs with entries of Pulsar's producers: entries become record batches with the same offsets, and Kafka's
+batches between them still leave by sendfile. An entry is read, decompressed and written anew, in Python, so this runs on threads
+that may block, and a response has a bounded number of bytes of entries, but at least one entry; the client asks again for the
+rest. The bytes that a fetch waits for are counted as they are in the log.
 
-Logs that may have entries, which Pulsar's producers write, are the exception: handlers answer for them, with records in the place
-of entries (``broker/kafka/fetches.py``). The bytes that a fetch waits for are counted as they are in the log.
+``ParkedFetch`` is a fetch that waits for bytes or for its deadline. It watches its logs, and a thread that appends to one of them
+has the fetch's own processor look at that log again. When there are enough bytes, a handler answers a fetch of many partitions.
 
-From version 13 on a request names topics by their ids, as 16 bytes. Everything here looks up by what the request says, name or
-id, so that a fetch that is parked never gets the records of a new topic under the old name.
-
-What Kafka's consumers get of a log that Pulsar's producers write to: entries become record batches with the same offsets.
-
-On threads that may block: an entry is read, decompressed and written anew, in Python. So one response has a bounded number of
-bytes of them, and at least one, and the client asks again for the rest. Batches of Kafka's producers that lie between entries
-still leave by sendfile.
-
-Fetches that wait for bytes or for their deadline.
-
-A fetch that must wait is *parked*: it watches its logs, and a thread that appends to one of them has the fetch's own processor
-look at that log again. When there are enough bytes, a handler answers a fetch of many partitions.
-
-Answers a Fetch request with what a reading has found. Records leave by sendfile.
-
-On any thread.
+``send_records`` answers with a reading, on any thread. Records leave by sendfile.
 
 Tests: tests/kafka/handlers/test_fetch.py,
 tests/kafka/handlers/test_fetch_entries.py,

@@ -1,6 +1,6 @@
 """Kafka's frames to requests.
 
-A frame is one request, but for Produce: of those that are alike, as many as have come together are one, a *run*.
+A frame is one request, except for Produce: consecutive requests that are alike become one request together, a *run*.
 
 A ``KafkaSession`` belongs to its processor's thread.
 

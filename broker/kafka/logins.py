@@ -1,14 +1,13 @@
-"""What all logins of a broker share: their numbers, the answers that wait, and when failures were last logged. Any thread.
+"""State that all logins of a broker share: their counts, the answers to failed logins, and when failures were last logged.
 
-Answers to failed logins: each is sent after a delay, and then its connection is closed.
+An answer to a failed login is sent after a delay, and then its connection is closed. Meanwhile the connection takes no request,
+and no thread waits. The delay makes guessing slower, so a client that closes its sending side is not answered earlier. The number
+of waiting answers is bounded, for each address and in all; beyond that a connection is closed at once, without an answer.
 
-Meanwhile the connection takes no request, and no thread waits. The delay makes guessing slower, so a client that closes its
-sending side is not answered earlier. How many answers wait is bounded, for each address and in all; beyond that a connection is
-closed at once, without an answer.
+``refuse`` and the end of each delay run on the connection's processor; the rest may run on any thread. The counts are those of
+all processors.
 
-``refuse`` runs on the connection's processor, as do the ends of each delay; the numbers are those of all processors.
-
-Kafka's numbers of the SCRAM mechanisms (ScramMechanism.type), as its requests about credentials have them.
+``CODES`` has Kafka's numbers of the SCRAM mechanisms (ScramMechanism.type), which requests about credentials use.
 
 Tests: tests/kafka/test_sasl_session_login.py,
 tests/kafka/handlers/test_sasl_handshake.py,

@@ -1,7 +1,8 @@
-"""Measures what each request uses of its client's quotas, and throttles the connection of a client that has used too much.
+"""Measures how much of its client's quotas each request uses, throttles the connections of clients over their quotas, and counts the
+errors of answers.
 
 ``KafkaContext.metering`` is None as long as no client has a quota. Otherwise ``KafkaService`` has each request begin and end
-here, and one that may have to be throttled is answered through an outbox of its own, ``Metered``. On any thread.
+here, and a request that may have to be throttled is answered through an outbox of its own, ``Metered``.
 
 | quota | counted | throttled |
 |---|---|---|
@@ -13,12 +14,13 @@ here, and one that may have to be throttled is answered through an outbox of its
 Fetch and ShareFetch count for consumer_byte_rate. A change of partitions while there is a debt is refused if the request's
 version has an error for that, and made otherwise.
 
-If several quotas throttle a request, the longest throttle time counts. What a client sends while it logs in counts for none: it
-is not known yet whose quotas those would be, and a client id is anybody's to claim.
+If several quotas throttle a request, the longest throttle time counts. Requests during a login count for no quota: the client is
+not known yet, and anybody can claim a client id.
 
-Which errors Kafka's answers have had, by API: for the metrics. Kafka counts the errors of all partitions of an answer, too.
+The error counts by API are for the metrics. Kafka, too, counts the errors of all partitions of an answer. An error is rare enough
+for a lock, and a client that provokes errors all day waits for its answers.
 
-Any thread may count. An error is rare enough for a lock, and a client that asks for errors all day waits for its answers.
+Any thread.
 
 Tests: tests/kafka/test_metrics.py.
 """

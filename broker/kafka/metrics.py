@@ -1,14 +1,9 @@
-"""What the Kafka service measures, for the registry: errors, groups, transactions.
+"""The metrics of the Kafka service: errors, groups, share groups, transactions.
 
-All of it is looked up when metrics are read, on a thread that may block, and kept for some seconds. Groups are many, their
-partitions are more, and the lag in time takes a look into the log; so there are bounds for how many groups have series of their
-own, how many partitions are looked at, and how many of these in the log, those that are furthest behind first. The walk pauses
-now and then, because a thread that computes keeps others from the interpreter.
-
-What share groups measure, for the registry.
-
-Looked up when metrics are read, on a thread that may block, and kept for some seconds. Groups are many, so only some have series
-of their own. The walk pauses now and then, because a thread that computes keeps others from the interpreter.
+All are computed when metrics are read, on a thread that may block, and kept for some seconds. There are many groups and more
+partitions, and the lag in time takes a look into the log. So bounds limit how many groups have series of their own, how many
+partitions are looked at, and how many of these in the log, those furthest behind first. The walks pause now and then, because a
+thread that computes keeps others from the interpreter.
 
 Tests: tests/metrics/test_moving.py.
 """

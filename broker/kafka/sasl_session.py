@@ -1,12 +1,12 @@
-"""One connection of a `+sasl` listener: its login, and what it may ask meanwhile.
+"""One connection of a `+sasl` listener: its login, and the requests that it may send meanwhile.
 
-``SaslSession`` belongs to its processor's thread. Only ``evaluate`` may run on a handler; the connection takes no request until
-it is answered, so nothing else happens to the session meanwhile. What an expired login and a failed one lead to is in
-``login.py``.
+``SaslSession`` belongs to its processor's thread, which alone changes its state. Only ``evaluate`` may run on a handler; the
+connection takes no request until it is answered, so nothing else happens to the session meanwhile. ``succeed``, ``fail`` and the
+functions below them act on the result of a proof and on the end of a login's time; they run on the connection's processor, unless
+they say otherwise.
 
-Where a connection of a `+sasl` listener stands with its login, as two tables. Kafka's SaslServerAuthenticator has the same.
-
-What is answered in each state; anything else closes the connection. ``SaslSession`` takes a request only if its API is here:
+The states are those of Kafka's SaslServerAuthenticator. ``SaslSession`` takes a request only if its state answers the API;
+anything else closes the connection:
 
 | state | answered | reason |
 |---|---|---|
@@ -18,13 +18,7 @@ What is answered in each state; anything else closes the connection. ``SaslSessi
 | EXPIRED | nothing | The login was not renewed in time. |
 | FAILED | nothing | The refusal is sent after a delay, and then the connection is closed. |
 
-``TABLE`` says what leads from one state to another.
-
-Pure. The state is ``SaslSession``'s and is changed on its processor's thread only.
-
-Logins with SASL: what a proof, a failure and the end of a login's time lead to.
-
-The functions run on the connection's processor, unless they say otherwise. ``SaslSession`` has the state.
+``TABLE`` has the transitions.
 """
 
 import struct

@@ -2,7 +2,7 @@
 
 Creating a topic takes milliseconds of the disk, so a request with many names would keep a handler busy for minutes. The topic
 maker's own thread creates them instead, one name of each waiting request in turn: a request for one topic waits for one topic of
-each other request, not for all of theirs. Requests whose clients have disconnected are dropped.
+each other request, not for all of theirs. Requests of disconnected clients are dropped.
 
 ``TopicMaker.make`` may be called from any thread; everything else runs on the topic maker's thread.
 """

@@ -1,12 +1,10 @@
-"""Changes of settings while the broker runs: of topics, of groups, of client metrics, and of the broker. Which of the broker's
-own settings can be changed, ``broker.live_config`` says; settings of Kafka that have no effect here are only remembered.
+"""Changes of settings at run time: of topics, groups, client metrics and the broker; and the rights to see or change settings.
 
-AlterConfigs and IncrementalAlterConfigs differ in the form of a request. Both lead to changes: a new value by the setting's name,
-or None to remove the value. A change is durable and in force when the request is answered.
+``broker.live_config`` says which of the broker's own settings can be changed; settings of Kafka that have no effect here are only
+remembered. AlterConfigs and IncrementalAlterConfigs differ in the form of a request. Both lead to changes: a new value by the
+setting's name, or None to remove the value. A change is durable and in force when the request is answered.
 
-Runs on handler threads, because it writes to the catalogue.
-
-What a client must be allowed to do in order to see or change settings. Any thread.
+Changes run on handler threads, because they write to the catalogue; rights are checked on any thread.
 
 Tests: tests/kafka/handlers/test_alter_configs.py,
 tests/kafka/handlers/test_incremental_alter_configs.py,

@@ -1,8 +1,8 @@
-"""Subscriptions to the metrics of clients (KIP-714): resources of the type client-metrics, with the names, types, defaults and
-bounds of Kafka. A subscription says which metrics are wanted, how often, and of which clients.
+"""Subscriptions to the metrics of clients (KIP-714): resources of the type client-metrics, with Kafka's names, types, defaults and
+bounds. A subscription says which metrics are wanted, how often, and of which clients.
 
-``ClientMetricsConfigs`` keeps them in the catalogue, beside the broker's settings, and in memory: any thread reads them without a
-lock, those that change them are handler threads. A subscription exists as long as something is set for it.
+``ClientMetricsConfigs`` keeps them in the catalogue, beside the broker's settings, and in memory. Any thread reads them without a
+lock; handler threads change them. A subscription exists as long as any of its settings has a value.
 
 Expressions in ``match`` are RE2's and match as a whole. Values of letters, digits, ``-`` and ``_`` need no RE2.
 

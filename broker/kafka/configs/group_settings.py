@@ -1,10 +1,10 @@
-"""The settings of groups of the newer protocols, as in Kafka 4: names, types, defaults, bounds, and what was set for which group.
+"""The settings of groups of the newer protocols, as in Kafka 4 (names, types, defaults, bounds), and the values set for each group.
 
 The default of a setting is the broker's setting of the same name after the prefix ``group.``; its bounds are the broker's
-settings with ``min`` and ``max`` in their names, where there are such. A group need not exist to be given settings.
+settings with ``min`` and ``max`` in their names, where those exist. A group need not exist to be given settings.
 
-``GroupConfigs`` keeps them in the catalogue, beside the broker's settings under the group's name, and in memory: any thread reads
-them without a lock, those that change them are handler threads.
+``GroupConfigs`` keeps the values in the catalogue, beside the broker's settings under the group's name, and in memory. Any thread
+reads them without a lock; handler threads change them.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,14 +1,13 @@
 """Settings as the Kafka admin APIs show them: entries of topics, groups and this broker, each with the source of its value.
 
-The log manager has the settings of topics. ``broker.live_config`` has the broker settings that were changed while the broker was
-running, under "" (all brokers) or under this broker's id, and says which can be changed: the others are read once, at the start.
-Settings of Kafka that have no effect here are remembered and shown, except secrets.
+The log manager has the settings of topics. ``broker.live_config`` has the broker settings that were changed at run time, under ""
+(all brokers) or under this broker's id, and says which can be changed: the others are read once, at the start. Settings of Kafka
+that have no effect here are remembered and shown, except secrets.
 
-Runs on handler threads, because it reads the catalogue.
+Listeners are written as in Kafka, ``PLAINTEXT://host:port``, with the bound port. Listeners of other services are left out:
+Kafka's tools cannot use them.
 
-Listeners as Kafka writes them: ``PLAINTEXT://host:port``, with the port that is bound.
-
-Listeners of other services are left out: Kafka's tools cannot use them. Pure; any thread.
+Runs on handler threads, because it reads the catalogue. ``listeners_text`` is pure.
 
 Tests: tests/kafka/handlers/test_describe_configs.py,
 tests/kafka/test_listener_names.py.

@@ -3,8 +3,8 @@
 Answered when that is durable: after any crash the coordinator then knows which partitions need markers.
 
 From version 4 on a request is about several transactions, and may ask for each only whether the partitions take part in it. In
-Kafka these versions are for brokers, with the right CLUSTER_ACTION. Here a client may use them, too, with the rights that it
-needs for version 3, because some clients use the newest version that they know.
+Kafka these versions are for brokers, with the right CLUSTER_ACTION. Here clients may use them, too, with the rights for version
+3, because some clients use the newest version that they know.
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """

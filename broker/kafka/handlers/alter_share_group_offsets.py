@@ -1,7 +1,7 @@
-"""AlterShareGroupOffsets (91, KIP-932): where a share group begins, set by an administrator while the group has no members.
+"""AlterShareGroupOffsets (91, KIP-932): an administrator sets where a share group begins, while the group has no members.
 
-Everything that the group has acknowledged from there on is delivered again. A group that does not exist is made. An offset beyond
-an end of the log becomes that end. Answered when the offsets are durable.
+All records from there on are delivered again, even if the group has acknowledged them. A group that does not exist is made. An
+offset beyond an end of the log becomes that end. Answered when the offsets are durable.
 
 Tests: tests/kafka/handlers/test_share_group_offsets.py.
 """

@@ -1,7 +1,7 @@
-"""AlterUserScramCredentials (51): add, replace and delete credentials. The client sends what it has computed from the password,
-so the password itself never reaches the broker.
+"""AlterUserScramCredentials (51): add, replace and delete credentials. The client sends values computed from the password, so the
+password itself never reaches the broker.
 
-A user with an error keeps all its credentials as they are. The changes of the other users are made together, or none of them.
+A user with an error keeps all its credentials. The changes of the other users are made together, or none of them.
 """
 
 from collections.abc import Mapping

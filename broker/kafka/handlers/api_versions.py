@@ -1,5 +1,6 @@
-"""ApiVersions: the APIs and versions that this broker serves. The first request of every client, which says what software it is
-(KIP-511)."""
+"""ApiVersions: the APIs and versions that this broker serves. It is the first request of every client, and names the client's
+software (KIP-511).
+"""
 
 from functools import partial
 

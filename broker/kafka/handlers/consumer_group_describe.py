@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (69, KIP-848): epochs and members of consumer groups, with what they have and what they are to have."""
+"""ConsumerGroupDescribe (69, KIP-848): epochs and members of consumer groups, with their current and target assignments."""
 
 from collections.abc import Mapping
 from typing import Any

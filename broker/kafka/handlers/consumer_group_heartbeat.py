@@ -1,8 +1,8 @@
-"""ConsumerGroupHeartbeat (68, KIP-848): a member joins, leaves, or says that it is alive, and learns what it is assigned.
+"""ConsumerGroupHeartbeat (68, KIP-848): a member joins, leaves, or says that it is alive, and learns its assignment.
 
-Inline: a heartbeat that changes nothing is answered at once, the others when what they change is durable. Nearly all of them
-change nothing, so these are read and answered without the schema. From version 1 on members make their ids themselves, and may
-subscribe by regular expression.
+Inline: a heartbeat that changes nothing is answered at once, any other when its changes are durable. Nearly all heartbeats change
+nothing, so these are read and answered without the schema. From version 1 on members make their ids themselves, and may subscribe
+by regular expression.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): more partitions for a topic that exists. Partitions are never taken away."""
+"""CreatePartitions (37): more partitions for an existing topic. Partitions are never taken away."""
 
 from collections.abc import Mapping
 from typing import Any

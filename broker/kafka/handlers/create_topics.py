@@ -1,4 +1,4 @@
-"""CreateTopics (19). A topic is there for every client when its result says so: nothing is created behind the reply."""
+"""CreateTopics (19). A topic exists for every client when its result says so: nothing is created behind the reply."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""DeleteAcls (31): no ACL that a result names is in force any more, for connections that are open as well.
+"""DeleteAcls (31): no ACL in a result is in force any more, for open connections as well.
 
 Tests: tests/kafka/handlers/test_acls.py.
 """

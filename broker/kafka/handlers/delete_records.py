@@ -1,4 +1,4 @@
-"""DeleteRecords (21): records before an offset cannot be read any more. Files are removed when a whole segment lies before it."""
+"""DeleteRecords (21): records before an offset cannot be read any more. A file is removed when its whole segment lies before it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""DescribeProducers (61): who writes to a partition, with which epoch and sequence number, and in which open transaction.
+"""DescribeProducers (61): the producers of a partition, with epoch, sequence number and open transaction.
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """

@@ -1,5 +1,5 @@
-"""DescribeTopicPartitions (75): topics and their partitions, a page at a time. The one API that tells a topic's id while Metadata
-is served without ids: by it a client knows a topic that was deleted and created again from the one it knew.
+"""DescribeTopicPartitions (75): topics and their partitions, a page at a time. It always tells topics' ids, also while Metadata is
+served without ids, so a client recognises a topic that was deleted and created again.
 """
 
 from collections.abc import Mapping

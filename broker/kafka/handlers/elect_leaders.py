@@ -1,4 +1,4 @@
-"""ElectLeaders (43): this node leads every partition already, so the answer for each is "not needed", as from Kafka."""
+"""ElectLeaders (43): this node leads every partition already, so the answer for each is "not needed", as in Kafka."""
 
 from collections.abc import Mapping
 from typing import Any

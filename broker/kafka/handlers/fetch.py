@@ -1,8 +1,8 @@
 """Fetch: read record batches, and wait for enough of them.
 
 A request of few partitions is handled inline while its records are in the page cache. A cold read goes to the handler pool,
-which reads the records from the disk first, so that no processor waits for the disk. What there is to send, waiting for more of
-it, and the answer are in ``broker/kafka/fetching``.
+which reads the records from the disk first, so that no processor waits for the disk. ``broker/kafka/fetches.py`` reads, waits
+and answers.
 """
 
 from broker.kafka.api import Api, KafkaRequest

@@ -1,6 +1,7 @@
 """GetTelemetrySubscriptions (71): which metrics a client should push, and how often (KIP-714). As in Kafka, it needs no right.
 
-What a subscription may ask of a client (``configs.client_metrics.FACTS``), from the connection of its request. Any thread.
+``facts_of`` gives the facts about a client that subscriptions may match (``configs.client_metrics.FACTS``), from the connection
+of its request, on any thread.
 
 Tests: tests/kafka/handlers/test_telemetry.py.
 """

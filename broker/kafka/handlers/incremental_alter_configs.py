@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44): set or take back single settings, add to or remove from those that are lists (KIP-339)."""
+"""IncrementalAlterConfigs (44): set or remove single settings, add to or remove from lists (KIP-339)."""
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum

@@ -1,7 +1,7 @@
-"""InitProducerId (22): an id for a producer; for one with a transactional id, the next epoch of that id.
+"""InitProducerId (22): an id for a producer; for a producer with a transactional id, the next epoch of that id.
 
-A transactional producer is answered when its epoch is durable: from then on every older one is fenced. What such a one left
-open is aborted first, and CONCURRENT_TRANSACTIONS has the new producer ask again.
+A transactional producer is answered when its epoch is durable: from then on every older producer is fenced. A transaction that
+an older producer left open is aborted first, and CONCURRENT_TRANSACTIONS has the new producer ask again.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """ListOffsets (2): where a partition begins and ends, and the first offset at or after a time.
 
-Not inline: a look-up by time may read an old segment from the disk, and decompress what a client has written there. Such requests
-have a lane; consumers that only ask where a partition begins and ends do not wait for them.
+Not inline: a look-up by time may read an old segment from the disk, and decompress clients' batches. Such requests have a lane;
+consumers that only ask where a partition begins and ends do not wait for them.
 
-There is no tiered storage: everything is local, and nothing was copied to another tier or waits for that. So the time-out that
+There is no tiered storage: everything is local, and nothing was copied to another tier or waits for that. So the timeout that
 clients send from version 10 on, which is for reading from another tier, has no effect.
 """
 

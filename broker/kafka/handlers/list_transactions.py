@@ -1,9 +1,9 @@
 """ListTransactions (66): all transactional ids, or those in some states, of some producers, with a transaction that is open for
-longer than so many ms (from version 1 on), or that match a regular expression as a whole (from version 2 on). Those that the
+longer than a number of ms (from version 1 on), or that match a regular expression as a whole (from version 2 on). Ids that the
 client may not describe are left out.
 
-The expression is RE2's. It is matched last, against what the other filters leave, because it costs the most: up to 0.25 s for the
-longest id there can be, without the interpreter's lock.
+The expression is RE2's. It is matched last, against the ids that pass the other filters, because it costs the most: up to 0.25 s
+for the longest possible id, without the interpreter's lock.
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """

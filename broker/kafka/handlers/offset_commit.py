@@ -1,7 +1,6 @@
 """OffsetCommit (8): how far a group has read. Answered when it is durable.
 
-From version 10 on topics are named by their ids: what was read of a topic is not committed for another one that was made under
-its name since.
+From version 10 on topics are named by their ids, so an offset of a topic is never committed for a newer topic of the same name.
 """
 
 from collections.abc import Mapping, Set

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): forget how far a group has read of topics that it does not read any more."""
+"""OffsetDelete (47): forget a group's offsets of topics that it no longer reads."""
 
 from collections.abc import Set
 from typing import Any

@@ -1,6 +1,6 @@
 """OffsetFetch (9): how far groups have read. Before version 8 a request names one group, from then on any number.
 
-From version 10 on topics are named by their ids. A topic that was deleted is then left out where all are asked for, as in Kafka.
+From version 10 on topics are named by their ids. Where all topics are asked for, deleted ones are then left out, as in Kafka.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set

@@ -1,7 +1,7 @@
 """Produce: append record batches to partitions.
 
-Every request comes here, alone or as one of a run, whose batches ``RunFinder`` (``broker/kafka/kafka_session.py``) has found.
-What it wants to have stored is given to ``broker/kafka/producing/appending.py`` in one form, ``Batches``.
+Every request comes here, alone or in a run, whose batches ``RunFinder`` (``broker/kafka/kafka_session.py``) has found. Both are
+given to ``broker/kafka/producing/appending.py`` in one form, ``Batches``.
 
 Requests are handled on the connection's processor as long as appends to the page cache are fast. With ``acks=all`` a request then
 waits for the flusher without occupying a thread. Batches are not decompressed, unless the topic asks for it: then a handler does,

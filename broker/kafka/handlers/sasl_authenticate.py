@@ -1,6 +1,6 @@
 """SaslAuthenticate (36): one token of a login. After version 0 of SaslHandshake a token comes without a request around it.
 
-A token that takes long to look at goes to a handler, in the lane of logins. The session is changed on its processor.
+A token that takes long to evaluate goes to a handler, in the lane of logins. The session is changed on its processor.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""ShareFetch (KIP-932): the records that a member of a share group gets, and its acknowledgements of others.
+"""ShareFetch (KIP-932): records for a member of a share group, and its acknowledgements of others.
 
-Inline where the request is short, and nothing has to be read from the disk. ``broker/kafka/share/fetch_call.py`` does the rest.
+Inline if the request is short and nothing has to be read from the disk. ``broker/kafka/share/fetch_call.py`` does the rest.
 """
 
 from broker.errors import RequestError

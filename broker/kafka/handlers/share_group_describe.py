@@ -1,4 +1,4 @@
-"""ShareGroupDescribe (77, KIP-932): the members of share groups, what they subscribe to, and what they read."""
+"""ShareGroupDescribe (77, KIP-932): the members of share groups, their subscriptions, and their assignments."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,7 @@
-"""ShareGroupHeartbeat (76, KIP-932): a consumer joins a share group, stays in it or leaves it, and learns what it may read.
+"""ShareGroupHeartbeat (76, KIP-932): a consumer joins a share group, stays in it or leaves it, and learns its assignment.
 
-Inline: a heartbeat that changes nothing is answered at once, any other when what it has changed is durable. Nearly all of them
-change nothing, so these are read and answered without the schema.
+Inline: a heartbeat that changes nothing is answered at once, any other when its changes are durable. Nearly all heartbeats change
+nothing, so these are read and answered without the schema.
 """
 
 from functools import partial

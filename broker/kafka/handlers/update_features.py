@@ -1,7 +1,7 @@
 """UpdateFeatures (57): finalize levels of features, as ``kafka-features.sh upgrade`` and ``downgrade`` do.
 
 All of the changes are made, or none. The new levels are durable when the request is answered, and told to every client that
-connects from then on; a client that is connected goes on with the level that it has read, as with Kafka.
+connects from then on; a connected client keeps the level that it has read, as with Kafka.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""WriteTxnMarkers (27): an operator aborts what a producer has open in a partition (``kafka-transactions.sh abort``).
+"""WriteTxnMarkers (27): an operator aborts a producer's open transaction in a partition (``kafka-transactions.sh abort``).
 
-Between Kafka's brokers it carries the coordinator's decisions; here no other broker decides anything, so a commit is refused. And
-an operator cannot end half of a transaction: if the coordinator knows it, all of it is aborted and its producer fenced.
+Between Kafka's brokers it carries the coordinator's decisions; here no other broker decides anything, so a commit is refused. An
+operator cannot end half of a transaction: if the coordinator knows it, all of it is aborted and its producer fenced.
 """
 
 from collections.abc import Mapping

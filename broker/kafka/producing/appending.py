@@ -1,14 +1,14 @@
-"""The batches of a Produce request to the logs of their partitions: the checks that are Kafka's, and the results for the answer.
+"""Appends the batches of a Produce request to the logs of their partitions: Kafka's checks, and the results for the answer.
 
 ``handlers/produce.py`` brings every request to ``produce``, as groups of batches for one partition each. Nearly all requests are
-runs, and nearly all of their batches are usual: ``Appender.append_run`` writes those of a group at once. The first one that is
-not, and those behind it, are appended one by one, as if each had come alone; so is each batch of a request that is not a run.
+runs, and nearly all of their batches are usual: ``Appender.append_run`` writes those of a group at once. The first unusual batch
+and those behind it are appended one by one, as if each had come alone; so is each batch of a request that is not a run.
 
-On the connection's processor, or on a handler thread. With ``acks=all`` the request waits for an fsync without a thread: the
-answer comes on the thread that has synced the last log, or on the timer's if the request times out.
+Runs on the connection's processor, or on a handler thread. With ``acks=all`` the request waits for an fsync without a thread: the
+answer is sent by the thread that has synced the last log, or by the timer's if the request times out.
 
-From version 13 on a request names topics by their ids, as 16 bytes, and everything here looks up by what the request says. So
-records for a topic that was deleted never get into a new topic under the old name.
+From version 13 on a request names topics by their ids, as 16 bytes. Everything here looks up by the request's own key, name or
+id, so records for a deleted topic never get into a new topic under the old name.
 
 Tests: tests/kafka/handlers/test_produce.py,
 tests/kafka/handlers/test_produce_runs.py,

@@ -1,10 +1,9 @@
 """``/api/v1/groups``: type, state, members, and the lag of each group in records and in time. Where the coordinator assigns the
-partitions, also the epochs and the target assignment of each member.
+partitions, also the epochs and the target assignment of each member. Share groups are shown with their members, where they begin
+in each partition, and how far they are behind.
 
 The list gives the lag of all groups of a page, in time only for as many partitions as a page may look up in the logs. The
-description of a group gives its partitions up to a bound, those that are furthest behind first. What is not known is null.
-
-What ``/api/v1/groups`` shows of share groups: who reads what, where the group begins, and how far it is behind.
+description of a group gives its partitions up to a bound, those furthest behind first. Unknown figures are null.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,16 +1,15 @@
-"""Reading records for people: from an offset on, as many as asked for, within bounds. On a thread that may block.
+"""Reading records for people: from an offset on, up to a limit, within bounds. On a thread that may block.
 
 One reading looks at a bounded number of bytes and records, compressed and decompressed, whatever a producer has put into a batch;
 then it says where to go on. A batch that cannot be read, or is too large inside, is shown as one record that says why. Entries of
 Pulsar's producers are shown as the messages in them.
 
 Records of transactions are marked as ``open``, ``aborted`` or ``committed``, and the markers that end transactions are shown,
-too; or, where only committed records are wanted, what is not committed is left out.
+too; or, if only committed records are wanted, uncommitted ones are left out.
 
-A record as JSON: keys and values as text where they are text, else in base64, and cut at a bound. Pure.
-
-What producers have sent may be hostile. Nothing here is decompressed or parsed any further than is shown: whether a value is JSON
-is found out by parsing it, which takes bounded time, and its parsed form is not kept.
+``shown`` makes a record JSON, purely: keys and values as text if they are text, else in base64, and cut at a bound. Producers may
+be hostile, so nothing is decompressed or parsed further than it is shown: whether a value is JSON is decided by parsing it, which
+takes bounded time, and the parsed form is not kept.
 
 Tests: tests/kafka/views/test_records.py.
 """

@@ -1,13 +1,13 @@
-"""``/api/v1/topics/{topic}/records``: what is in a topic, from an offset or a time on, or the last records.
+"""``/api/v1/topics/{topic}/records``: the records of a topic, from an offset or a time on, or the last records.
 
-Of one partition the records come in the order of their offsets. Of all partitions they are merged by time: of each partition as
-many are read as are wanted altogether, and the first (of ``last``: the last) of all these are shown.
+Records of one partition come in the order of their offsets. Records of all partitions are merged by time: from each partition as
+many are read as are wanted altogether, and the first (for ``last``: the last) of all these are shown.
 
-``/api/v1/topics/{topic}/tail``: the records that arrive, as server-sent events.
+``/api/v1/topics/{topic}/tail``: new records, as server-sent events.
 
-The thread ``record-tail`` looks twice a second whether the logs have grown that somebody follows, and reads what is new as the
-calls for records do. So no append pays for it, and what it costs is bounded: of one stream and in all streams together there are
-only so many records in a look. A stream that falls behind jumps to the end, and is told so (``jumped``).
+The thread ``record-tail`` looks twice a second whether the followed logs have grown, and reads the new records as calls for
+records do. So no append pays for it, and its cost is bounded: a look takes a limited number of records for one stream and for all
+streams together. A stream that falls behind jumps to the end, and is told so (``jumped``).
 """
 
 import json

@@ -1,11 +1,11 @@
 """``/api/v1/topics``: sizes, rates, offline partitions, and the groups that read a topic with their lag.
 
-What a page may cost is bounded by its ``Spending``: with 10,000 partitions a topic and 1,000 groups a full answer would look at
-ten million offsets. A figure for which nothing is left is null.
+The cost of a page is bounded by its ``Spending``: with 10,000 partitions a topic and 1,000 groups a full answer would look at
+ten million offsets. A figure beyond the bound is null.
 
 ``/api/v1/settings``: the broker's settings with their values, and where each was set. Secrets are not shown.
 
-``listeners`` are all of them, as URLs. Kafka's admin API shows Kafka's own only, in the form that its tools understand.
+``listeners`` are all of them, as URLs. Kafka's admin API shows only Kafka's, in the form that its tools understand.
 """
 
 from collections.abc import Iterable, Mapping

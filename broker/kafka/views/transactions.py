@@ -1,5 +1,5 @@
-"""``/api/v1/transactions``: the transactions that are open, and which of them keep readers of committed records from going on;
-``/api/v1/producers``: who has written to a topic with sequence numbers.
+"""``/api/v1/transactions``: the open transactions, and which of them hold up readers of committed records;
+``/api/v1/producers``: the producers that have written to a topic with sequence numbers.
 
 Tests: tests/kafka/views/test_transactions.py.
 """
