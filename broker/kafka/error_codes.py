@@ -38,5 +38,5 @@ CODES: Mapping[type[Refusal], ErrorCode] = {
 
 
 def code_of(refusal: Refusal) -> int:
-    """The code that goes into a reply."""
+    """The error code for a reply."""
     return refusal.code if isinstance(refusal, RequestError) else CODES[type(refusal)]

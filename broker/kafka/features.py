@@ -35,7 +35,7 @@ _KEY = ""
 
 @attrs.frozen
 class Feature:
-    """Levels from ``lowest`` to ``highest`` are supported; ``usual`` is finalized where nobody has chosen another one."""
+    """Levels from ``lowest`` to ``highest`` are supported; ``usual`` is finalized unless an operator has chosen another level."""
 
     name: str
     lowest: int
@@ -46,13 +46,13 @@ class Feature:
 FEATURES = (
     Feature(GROUP_VERSION, 0, 1, 1),  # 1: KIP-848's consumer groups
     Feature(SHARE_VERSION, 0, 1, 1),  # 1: share groups (KIP-932)
-    # 1: Kafka stores transactions in another format, which means nothing here. 2: KIP-890.
+    # 1: Kafka stores transactions in another format, which has no meaning here. 2: KIP-890.
     Feature(TRANSACTION_VERSION, 0, 2, 2),
 )
 
 
 class Features:
-    """``told`` is what ApiVersions tells, replaced as a whole by each change."""
+    """``told`` is sent by ApiVersions; each change replaces it as a whole."""
 
     told: api_versions.Features
 
@@ -63,7 +63,7 @@ class Features:
         own: Mapping[str, tuple[int, int]],
         features: Iterable[Feature] = FEATURES,
     ) -> None:
-        """``own``: this project's features with their levels. Raises ConfigError for a ``max_levels`` that cannot be."""
+        """``own``: this project's features with their levels. Raises ConfigError for an invalid ``max_levels``."""
         self._catalogue = catalogue
         self._features = {each.name: each for each in features}
         for name, level in max_levels.items():
@@ -77,14 +77,14 @@ class Features:
                     f"Set {name} in feature_max_levels to a level from {feature.lowest} to {feature.highest}."
                 )
             self._features[name] = attrs.evolve(feature, highest=level)
-        # The levels that an operator has chosen. One that this broker does not know, or supports no more, is kept for another.
+        # The levels that an operator has chosen. Levels that this broker does not support are kept for another broker.
         self._chosen: dict[str, int] = {}
         self._lock = Lock()  # for changes
         supported = {each.name: (each.lowest, each.highest) for each in self._features.values()}
         self.told = api_versions.Features({**supported, **own}, self._levels(self._chosen), -1)
 
     def open(self) -> None:
-        """Load what was chosen. Raises StorageError."""
+        """Load the chosen levels. Raises StorageError."""
         epoch, told = 0, None
         for _, body in self._catalogue.load_documents(KIND):
             document = json.loads(body)

@@ -27,7 +27,7 @@ from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
 from broker.security.sasl.exchange import AuthenticationFailed, LoginCounters
 
-# A waiting answer takes about 1 KiB, and its connection what every connection takes.
+# A waiting answer takes about 1 KiB, besides the memory of its connection.
 WAITING_MAX = 10_000
 WAITING_OF_ADDRESS_MAX = 1_000
 
@@ -77,7 +77,7 @@ class LoginFailures:
 
 
 class _Waiting:
-    """One answer: the ``data`` of its connection, which ``KafkaService`` tells what happens to it."""
+    """A waiting answer: the ``data`` of its connection. ``KafkaService`` calls ``give_up`` and ``abandon``."""
 
     timer: TimerHandle | None = None
 
@@ -115,7 +115,7 @@ def _answer(request: Request, outbox: Outbox, parts: Sequence[Part]) -> None:
 
 log = get_logger("kafka")
 
-# Failed logins of one address are logged once in this time (s).
+# Failed logins of an address are logged once in this time (s).
 _LOG_EVERY_S = 10.0
 _ADDRESSES_MAX = 1000
 _USER_MAX = 100
@@ -130,7 +130,7 @@ class Logins:
     _logged: dict[str, float] = attrs.Factory(dict)
 
     def log_failure(self, peer: Peer, mechanism: str, error: AuthenticationFailed) -> None:
-        """Unless one of the same address was logged a short time ago. The client's words are escaped and cut off."""
+        """Log a failed login, unless the address had one logged a short time ago. The client's words are escaped and cut off."""
         now = self.clock.monotonic()
         if now < self._logged.get(peer.host, 0.0):
             return

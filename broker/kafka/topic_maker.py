@@ -21,7 +21,7 @@ from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
 
-# How many topics of one request are created. For the rest the client is told to ask again, as Kafka tells it for all.
+# How many topics of a request are created. For the rest the client is told to ask again, as Kafka tells it for all.
 NAMES_MAX = 100
 # How many requests may wait.
 JOBS_MAX = 100
@@ -53,7 +53,7 @@ class TopicMaker(Worker[_Job]):
         return self._jobs
 
     def make(self, names: Iterable[str], wanted: Callable[[], bool], done: Callable[[Failures], None]) -> bool:
-        """Create those of these topics that do not exist, with the default settings. False: too many requests wait already.
+        """Create the topics that do not exist, with the default settings. False: too many requests wait already.
 
         The topic maker's thread calls ``wanted`` before each topic, and drops the request when that returns False. Otherwise it
         calls ``done`` at the end.

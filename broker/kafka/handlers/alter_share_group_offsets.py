@@ -82,9 +82,9 @@ def handle(context: KafkaContext, call: Call) -> None:
         name = topic.topic_name
         info = None if name in hidden else context.logs.topic(name)
         topics[name] = None if info is None else info.topic_id, topic.partitions
-        for one in topic.partitions:
-            if info is not None and 0 <= one.partition_index < info.partitions:
-                known[name, one.partition_index] = one.start_offset
+        for partition in topic.partitions:
+            if info is not None and 0 <= partition.partition_index < info.partitions:
+                known[name, partition.partition_index] = partition.start_offset
     if known:
         error = context.groups.share.begin_alter(group_id)
         if error:
@@ -92,7 +92,7 @@ def handle(context: KafkaContext, call: Call) -> None:
     answer = _Answer(call, topics, len(known))
     for name in hidden:
         refused = (ErrorCode.topic_authorization_failed, "Not authorized.")
-        answer.errors.update({(name, one.partition_index): refused for one in topics[name][1]})
+        answer.errors.update({(name, partition.partition_index): refused for partition in topics[name][1]})
     for key, offset in known.items():
         _reset(context, group_id, topics[key[0]][0], key, offset, answer)
     answer.one_less()

@@ -98,7 +98,7 @@ def _upsertion(item: Any) -> CredentialRow:
 
 
 def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:
-    """The response has no error of its own: everybody who is named gets it."""
+    """The response has no error of its own: every named user gets it."""
     code, message = error_fields(error)
     names = dict.fromkeys(item.name for item in [*call.body.deletions, *call.body.upsertions])
     return {"results": call.array(names, lambda name: {"user": name, "error_code": code, "error_message": message})}

@@ -77,7 +77,7 @@ def _member(member: ConsumerMemberDescription, name_of: Mapping[UUID, str], hidd
 
 
 def _assignment(assignment: Assignment, name_of: Mapping[UUID, str]) -> dict[str, Any]:
-    """Topics that were deleted have no name any more, and are left out."""
+    """Deleted topics have no name any more, and are left out."""
     return {
         "topic_partitions": [
             {"topic_id": topic_id, "topic_name": name_of[topic_id], "partitions": sorted(partitions)}

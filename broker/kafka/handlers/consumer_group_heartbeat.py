@@ -32,18 +32,18 @@ _NOT_FINALIZED = "The feature group.version is at level 0, so use group.protocol
 
 def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
     try:
-        said = parse_unchanged(request.frame, request.body_offset, request.api_version)
-        if said is None:
+        unchanged = parse_unchanged(request.frame, request.body_offset, request.api_version)
+        if unchanged is None:
             _handle_any(context, request, outbox)
         else:
-            _handle_unchanged(context, request, outbox, said)
+            _handle_unchanged(context, request, outbox, unchanged)
     except RequestError as error:
         code, message = error_fields(error)
         _reply(context, request, outbox, HeartbeatResult(ErrorCode(code), message))
 
 
-def _handle_unchanged(context: KafkaContext, request: KafkaRequest, outbox: Outbox, said: Unchanged) -> None:
-    group_id, member_id, epoch, instance_id = said
+def _handle_unchanged(context: KafkaContext, request: KafkaRequest, outbox: Outbox, unchanged: Unchanged) -> None:
+    group_id, member_id, epoch, instance_id = unchanged
     _check_rights(context, request.connection, group_id)
     connection = request.connection
     heartbeat = HeartbeatRequest(

@@ -19,8 +19,8 @@ from protocol.kafka.api_keys import ApiKey
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     require(context, call.connection, Operation.ALTER, ResourceType.CLUSTER)
     acls = require_acls(context)
-    results = acls.delete([filter_of(one) for one in call.work.each(call.body.filters)], call.work.checkpoint)
-    return {"filter_results": call.array(results, lambda one: _result(call, one))}
+    results = acls.delete([filter_of(item) for item in call.work.each(call.body.filters)], call.work.checkpoint)
+    return {"filter_results": call.array(results, lambda item: _result(call, item))}
 
 
 def _result(call: Call, result: Sequence[Acl] | Refusal | StorageError) -> Mapping[str, Any]:

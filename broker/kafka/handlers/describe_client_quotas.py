@@ -21,7 +21,7 @@ from protocol.kafka.errors import ErrorCode
 
 
 class Match(IntEnum):
-    """Which names of an entity's type are meant."""
+    """Which names of an entity's type match."""
 
     EXACT = 0
     DEFAULT = 1

@@ -21,7 +21,7 @@ def _parse(context: KafkaContext, request: KafkaRequest, max_entries: int) -> fe
         most = context.metering.fetch_max_bytes(request)
         parsed = parsed._replace(max_bytes=min(parsed.max_bytes, most), min_bytes=min(parsed.min_bytes, most))
     if len(parsed.partitions) > 1:
-        # A partition that is named twice is answered once, as in Kafka: for the last of its entries.
+        # A repeated partition is answered once, as in Kafka: for the last of its entries.
         distinct = {(wanted.topic, wanted.partition): wanted for wanted in parsed.partitions}
         if len(distinct) < len(parsed.partitions):
             return parsed._replace(partitions=list(distinct.values()))

@@ -16,7 +16,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 GROUP, TRANSACTION = 0, 1
-# What a client must be allowed to describe to be told its coordinator.
+# The client must be allowed to describe the resource to be told its coordinator.
 _RESOURCES = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_ID}
 
 

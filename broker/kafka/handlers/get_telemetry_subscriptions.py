@@ -18,14 +18,14 @@ from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-# What Kafka takes a client for that did not say what software it is.
+# Kafka's value for a client that did not name its software.
 _UNKNOWN = "unknown"
-# Characters of a client id that are remembered.
+# Remembered characters of a client id.
 _CLIENT_ID_MAX = 200
 
 
 def facts_of(call: Call) -> dict[str, str]:
-    """Without the client instance id."""
+    """The facts but for the client instance id."""
     session = call.connection.session
     assert isinstance(session, KafkaSession)
     software = session.client_software

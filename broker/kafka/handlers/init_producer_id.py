@@ -48,14 +48,14 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
 
 
 def _denial(context: KafkaContext, call: Call, transactional_id: str | None) -> ErrorCode:
-    """Who may write to any topic may have an id to do so (KIP-679)."""
+    """A client that may write to any topic may have an id to do so (KIP-679)."""
     connection = call.connection
     if transactional_id is None:
         idempotent = Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER
         allowed = (
             may(context, connection, *idempotent, audited=False)
             or may_with_any(context, connection, Operation.WRITE, ResourceType.TOPIC)
-            or may(context, connection, *idempotent)  # no, and this time it is audited
+            or may(context, connection, *idempotent)  # denied again, and this time audited
         )
         return ErrorCode.none if allowed else ErrorCode.cluster_authorization_failed
     if may(context, connection, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):

@@ -23,7 +23,9 @@ def handle(context: KafkaContext, call: Call) -> None:
         info = None if topic.name in unauthorized else context.logs.topic(topic.name)
         partitions = 0 if info is None else info.partitions
         known += [
-            (topic.name, one.partition_index) for one in topic.partitions if 0 <= one.partition_index < partitions
+            (topic.name, partition.partition_index)
+            for partition in topic.partitions
+            if 0 <= partition.partition_index < partitions
         ]
 
     def reply(error: ErrorCode, errors: Errors) -> None:

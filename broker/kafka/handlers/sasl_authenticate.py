@@ -19,7 +19,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
 
 _HANDOVER = Handover(LOGIN)
-# The longest request of SCRAM is a quarter of this. A client that sends more waits with the slow ones.
+# The longest request of SCRAM is a quarter of this. Longer requests wait with the slow mechanisms'.
 _INLINE_MAX_BYTES = 16 * 1024
 _ALREADY = "SaslAuthenticate request received after successful authentication"
 
@@ -91,7 +91,7 @@ def _answer(request: KafkaRequest, token: bytes, lifetime_ms: int) -> bytes:
 
 
 def _refusal(request: KafkaRequest, session: SaslSession) -> bytes:
-    """Empty for a token without a request: it has no way to answer that it was refused."""
+    """Empty for a token without a request, for which there is no form of a refusal."""
     if request.api is RAW_API:
         return b""
     fields = {

@@ -43,7 +43,7 @@ def total_share_lag(offsets: Offsets) -> int:
 
 
 def members_of(context: ViewContext, call: Call, group: ShareGroupDescription, most: int) -> list[dict[str, Any]]:
-    """The first ``most`` members, with what they have of the topics that the client may describe."""
+    """The first ``most`` members, with their partitions of the topics that the client may describe."""
     names: dict[object, str] = {}
     for topic in {name for member in group.members for name in member.subscribed_topic_names}:
         info = context.kafka.logs.topic(topic)
@@ -66,7 +66,7 @@ def members_of(context: ViewContext, call: Call, group: ShareGroupDescription, m
 
 
 def partitions_of(context: ViewContext, offsets: Offsets, most: int) -> list[dict[str, Any]]:
-    """The partitions that are furthest behind. Several members may read one, so none is named."""
+    """The partitions that are furthest behind. Several members may read a partition, so none is named."""
     behind = sorted(offsets.items(), key=lambda item: (-item[1].lag, item[0]))
     shown = []
     for (topic, partition), offset in behind[:most]:
@@ -86,13 +86,13 @@ def partitions_of(context: ViewContext, offsets: Offsets, most: int) -> list[dic
     return shown
 
 
-# Partitions that a page looks at, and of those the ones whose lag in time it looks up.
+# Partitions that a page looks at, and partitions with a looked-up lag in time.
 _PARTITIONS_MAX = 100_000
 _TIMED_MAX = 5_000
-# Partitions, those with a lag in time, and members that are shown of one group, and topics that are named.
+# Shown partitions of a group, those with a lag in time, shown members, and named topics.
 _SHOWN_MAX = 2_000
 _TOPICS_SHOWN = 100
-# Bytes of assignments that are read of one group.
+# Bytes of a group's assignments that are read.
 _ASSIGNMENTS_MAX_BYTES = 1024 * 1024
 
 
@@ -180,7 +180,7 @@ class Groups:
         )
 
     def _classic_members(self, call: Call, name: str) -> tuple[list[Any], list[tuple[str, dict[str, list[int]]]]]:
-        """What is shown of the members, and what each has been assigned."""
+        """The members as they are shown, and their assignments."""
         _, description = self._groups.describe(name)
         assigned = list(self._assigned(call, description)) if description.protocol_type == CONSUMER else []
         of_member = dict(assigned)
@@ -199,7 +199,7 @@ class Groups:
     def _consumer_members(
         self, call: Call, group: ConsumerGroupDescription
     ) -> tuple[list[Any], list[tuple[str, dict[str, list[int]]]], dict[str, Any]]:
-        """The same of a group of the newer protocol, and what only such a group has."""
+        """The same for a group of the newer protocol, and the fields that only such a group has."""
         name_of = self._groups.topics.now.name_of
         visible: dict[UUID, str | None] = {}
 
@@ -257,7 +257,7 @@ class Groups:
         return [topic for topic in topics if self._context.may_describe(call, ResourceType.TOPIC, topic)]
 
     def _assigned(self, call: Call, group: GroupDescription) -> Iterator[tuple[str, dict[str, list[int]]]]:
-        """What each member has been assigned of the topics that the client may describe."""
+        """Each member's assignment, without topics that the client may not describe."""
         visible: dict[str, bool] = {}
         for member, partitions in _assignments(group):
             for topic in partitions:
@@ -290,7 +290,7 @@ def _by_topic(assignment: Mapping[str, Iterable[int]]) -> list[dict[str, Any]]:
 
 
 def _assignments(group: GroupDescription) -> Iterator[tuple[str, dict[str, list[int]]]]:
-    """What each member has been assigned, as far as it can be read; the bytes are the clients' own."""
+    """Each member's assignment, as far as it can be read; the bytes are the clients' own."""
     left = _ASSIGNMENTS_MAX_BYTES
     for member in group.members:
         left -= len(member.assignment)
