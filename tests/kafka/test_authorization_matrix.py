@@ -184,9 +184,7 @@ def what_is_required_is_enough(world: World, row: Row, version: int) -> None:
 
 
 @loop_over(("row", "version"), NEEDY)
-def test_without_any_right_the_error_is_that_of_the_first_that_kafka_asks_for(
-    world: World, row: Row, version: int
-) -> None:
+def test_first_missing_right_decides_the_error(world: World, row: Row, version: int) -> None:
     without_any_right_the_first_is_missed(world, row, version)
 
 
@@ -229,7 +227,7 @@ def rights_to_something_else_are_none(world: World, row: Row, version: int) -> N
 
 
 @loop_over(("row", "version"), NEEDY)
-def test_what_exists_cannot_be_told_from_what_does_not(world: World, row: Row, version: int) -> None:
+def test_existing_and_missing_resources_are_indistinguishable(world: World, row: Row, version: int) -> None:
     if version >= FIRST_BY_ID.get(row.key, version + 1):
         return  # as in Kafka, it is no secret which ids there are: nobody guesses one
     for missing in row.rights:

@@ -89,7 +89,7 @@ def test_match_finds_what_covers_a_resource(kafka: Kafka) -> None:
     assert ["*", "orders-", "orders-eu"] == sorted(one.resource_name for one in found)
 
 
-def test_each_acl_that_means_nothing_is_refused_by_itself(kafka: Kafka) -> None:
+def test_invalid_acls_are_refused_individually(kafka: Kafka) -> None:
     unknown = {**READS, "operation": 99}
     nameless = {**READS, "resource_name": ""}
     cluster = {**READS, "resource_type": ResourceType.CLUSTER}
@@ -120,7 +120,7 @@ def test_only_who_may_alter_the_cluster_changes_acls() -> None:
         assert [] == list(authorizer.rules)  # type: ignore[union-attr]
 
 
-def test_a_change_is_in_force_for_the_next_request_and_after_a_restart(tmp_path: Any) -> None:
+def test_acl_change_applies_at_once_and_after_restart(tmp_path: Any) -> None:
     """The connection denies itself the right to change ACLs, and has lost it at once."""
     settings = {"data_dir": str(tmp_path), "authorizer_class_name": "acl", "allow_everyone_if_no_acl_found": True}
     deny = {

@@ -151,7 +151,7 @@ def test_kafka_python_changes_the_brokers_defaults(kafka: Kafka, kafka_python: A
 # What consoles ask of one node ------------------------------------------------------------------------------------------
 
 
-def test_kafka_python_asks_where_things_are_and_moves_them_there(kafka: Kafka, kafka_python: Any) -> None:
+def test_kafka_python_describes_and_moves_replicas(kafka: Kafka, kafka_python: Any) -> None:
     name = kafka.topic()
     node_id, partition = kafka.inside.node_id, PythonTopicPartition(name, 0)
     moved = kafka_python.alter_partition_reassignments({partition: [node_id], PythonTopicPartition(name, 9): [node_id]})

@@ -41,7 +41,7 @@ def test_what_becomes_of_a_reassignment(
     assert bool(shown.error_message) is (code != ErrorCode.none)
 
 
-def test_a_request_may_name_so_many_partitions_and_no_more(kafka: Kafka) -> None:
+def test_request_has_a_bound_on_partitions(kafka: Kafka) -> None:
     topics = [{"name": "t", "partitions": [{"partition_index": n, "replicas": None} for n in range(10_000)]}]
     answer = kafka.ask(API.key, 1, timeout=1000, topics=topics, allow_replication_factor_change=True)
     assert (answer.error_code, answer.responses) == (ErrorCode.invalid_request, ())

@@ -9,7 +9,7 @@ from tests.kafka.handlers.kafka_client import Kafka, versions
 
 
 @pytest.mark.parametrize("version", versions(API))
-def test_a_replica_may_be_moved_to_where_it_is(version: int) -> None:
+def test_replica_may_be_moved_to_its_own_directory(version: int) -> None:
     with Kafka() as kafka:
         topic, failed = kafka.topic(partitions=2), kafka.topic()
         kafka.take_offline(failed)

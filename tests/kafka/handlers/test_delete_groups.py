@@ -10,7 +10,7 @@ from tests.kafka.handlers.kafka_client import Kafka, versions
 
 
 @pytest.mark.parametrize("version", versions(API))
-def test_groups_without_members_are_gone_when_the_answer_says_so(kafka: Kafka, version: int) -> None:
+def test_empty_groups_are_gone_when_answered(kafka: Kafka, version: int) -> None:
     left, offsets_only, busy, nowhere, topic = new_group(), new_group(), new_group(), new_group(), kafka.topic()
     leave(kafka, left, stable(kafka, left))
     stable(kafka, busy)

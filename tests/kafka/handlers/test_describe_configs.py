@@ -132,7 +132,7 @@ def test_only_the_settings_that_are_named_are_told(kafka: Kafka, version: int, k
 
 
 @all_versions
-def test_an_empty_list_of_names_is_all_of_them(kafka: Kafka, version: int) -> None:
+def test_empty_list_of_names_means_all(kafka: Kafka, version: int) -> None:
     topic = kafka.topic()
     result = describe(kafka, TOPIC, topic, version=version, configuration_keys=[])
     assert len(result.configs) > 20
@@ -153,7 +153,7 @@ def test_this_broker_tells_its_settings(kafka: Kafka, version: int) -> None:
     assert found["node.id"].value == "1"
 
 
-def test_a_default_that_is_set_in_milliseconds_is_named_before_the_one_in_hours() -> None:
+def test_default_in_milliseconds_precedes_the_one_in_hours() -> None:
     with Kafka(log_retention_ms=9000) as kafka:
         change(kafka, BROKER, "", ("log.retention.ms", SET, "8000"))
         change(kafka, BROKER, "1", ("log.retention.ms", SET, "7000"))
@@ -168,7 +168,7 @@ def test_a_default_that_is_set_in_milliseconds_is_named_before_the_one_in_hours(
         ]
 
 
-def test_synonyms_of_a_setting_that_was_changed_come_in_the_order_in_which_they_count() -> None:
+def test_synonyms_are_listed_in_order_of_precedence() -> None:
     with Kafka(io_threads=4) as kafka:
         change(kafka, BROKER, "", ("num.io.threads", SET, "5"))
         change(kafka, BROKER, "1", ("num.io.threads", SET, "6"))
@@ -217,7 +217,7 @@ def test_listeners_are_written_as_kafka_does() -> None:
         assert first != second != 0
 
 
-def test_settings_without_an_effect_are_shown_and_secrets_are_not() -> None:
+def test_ineffective_settings_are_shown_and_secrets_hidden() -> None:
     settings = {"background.threads": "4", "delegation.token.secret.key": "geheim"}
     with Kafka(ignored_kafka_settings=settings) as kafka:
         found = entries(describe(kafka, BROKER, "1", synonyms=True))
@@ -248,7 +248,7 @@ def test_a_group_has_the_settings_of_kafka_4(kafka: Kafka, version: int) -> None
     assert describe(kafka, GROUP, "", version=version).error_code == ErrorCode.invalid_request
 
 
-def test_only_what_can_be_changed_while_running_is_not_read_only(kafka: Kafka) -> None:
+def test_only_dynamic_settings_are_not_read_only(kafka: Kafka) -> None:
     found = entries(describe(kafka, BROKER, "1"))
     assert not found["log.retention.ms"].read_only
     assert not found["message.max.bytes"].read_only
@@ -259,7 +259,7 @@ def test_only_what_can_be_changed_while_running_is_not_read_only(kafka: Kafka) -
 
 
 @all_versions
-def test_all_brokers_have_only_what_was_set_for_all(kafka: Kafka, version: int) -> None:
+def test_all_brokers_resource_has_only_common_settings(kafka: Kafka, version: int) -> None:
     assert entries(describe(kafka, BROKER, "", version=version)) == {}
 
 
@@ -281,7 +281,7 @@ def test_other_brokers_are_not_known(kafka: Kafka, kind: int, name: str) -> None
     ],
 )
 @all_versions
-def test_a_topic_that_is_not_there_has_no_settings(kafka: Kafka, version: int, name: str, code: ErrorCode) -> None:
+def test_missing_topic_has_no_settings(kafka: Kafka, version: int, name: str, code: ErrorCode) -> None:
     result = describe(kafka, TOPIC, name, version=version)
     assert (code, ()) == (result.error_code, result.configs)
     assert result.error_message
@@ -294,7 +294,7 @@ def test_loggers_and_kinds_that_are_not_there(kafka: Kafka) -> None:
     assert describe(kafka, 99, "x").error_code == ErrorCode.invalid_request
 
 
-def test_one_resource_may_fail_and_the_next_be_told(kafka: Kafka) -> None:
+def test_failing_resource_does_not_affect_the_next(kafka: Kafka) -> None:
     resources = [
         {"resource_type": TOPIC, "resource_name": name, "configuration_keys": None}
         for name in ("nowhere", kafka.topic())

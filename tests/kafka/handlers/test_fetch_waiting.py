@@ -48,7 +48,7 @@ def response(client: Beside) -> Any:
 
 
 @pytest.mark.parametrize("partitions", [20, MANY])
-def test_an_append_costs_one_read_for_each_fetch_that_waits(kafka: Kafka, reads: list[int], partitions: int) -> None:
+def test_append_costs_one_read_for_each_waiting_fetch(kafka: Kafka, reads: list[int], partitions: int) -> None:
     topic = kafka.topic(partitions)
     with Beside(kafka) as client:
         client.tell(ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions), min_bytes=700))
@@ -68,7 +68,7 @@ def test_an_append_costs_one_read_for_each_fetch_that_waits(kafka: Kafka, reads:
 
 
 @pytest.mark.parametrize("partitions", [20, MANY])
-def test_it_is_answered_at_its_deadline_with_what_there_is(kafka: Kafka, partitions: int) -> None:
+def test_deadline_answers_with_the_available_records(kafka: Kafka, partitions: int) -> None:
     topic = kafka.topic(partitions)
     kafka.fill(topic, NOW_MS, partition=5)
     (found,) = kafka.ask(
@@ -90,7 +90,7 @@ def test_it_is_answered_when_its_topic_is_deleted(kafka: Kafka, partitions: int)
 
 
 @pytest.mark.parametrize("partitions", [20, MANY])
-def test_it_lets_go_of_its_logs_when_the_client_goes(kafka: Kafka, partitions: int) -> None:
+def test_closed_connection_releases_the_watched_logs(kafka: Kafka, partitions: int) -> None:
     topic = kafka.topic(partitions)
     with Beside(kafka) as client:
         client.tell(ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions)))
@@ -98,7 +98,7 @@ def test_it_lets_go_of_its_logs_when_the_client_goes(kafka: Kafka, partitions: i
     wait_for(lambda: kafka.inside.watches.taken == 0)
 
 
-def test_without_room_for_its_watches_it_waits_for_its_deadline(kafka: Kafka) -> None:
+def test_fetch_without_watches_waits_for_its_deadline(kafka: Kafka) -> None:
     partitions = WATCHED_ALWAYS + 1
     topic = kafka.topic(partitions)
     taken = kafka.inside.watches.capacity - WATCHED_ALWAYS
@@ -108,7 +108,7 @@ def test_without_room_for_its_watches_it_waits_for_its_deadline(kafka: Kafka) ->
     kafka.inside.watches.give_back(taken)
 
 
-def test_one_of_few_partitions_notices_appends_although_others_have_all_the_room(kafka: Kafka) -> None:
+def test_small_fetch_is_watched_despite_exhausted_watches(kafka: Kafka) -> None:
     topic = kafka.topic(WATCHED_ALWAYS)
     taken = kafka.inside.watches.capacity
     assert kafka.inside.watches.take(taken)
@@ -121,7 +121,7 @@ def test_one_of_few_partitions_notices_appends_although_others_have_all_the_room
     kafka.inside.watches.give_back(taken)
 
 
-def test_a_partition_that_is_named_twice_is_answered_once_for_what_was_said_last(kafka: Kafka) -> None:
+def test_repeated_partition_is_answered_for_its_last_entry(kafka: Kafka) -> None:
     topic = kafka.topic(2)
     kafka.fill(topic, NOW_MS, NOW_MS + 1, NOW_MS + 2)
     fields = waiting_fetch(topic, [0, 1, 0])
@@ -133,7 +133,7 @@ def test_a_partition_that_is_named_twice_is_answered_once_for_what_was_said_last
 
 
 @pytest.mark.parametrize("partitions", [20, MANY])
-def test_a_batch_larger_than_the_request_allows_is_enough(kafka: Kafka, partitions: int) -> None:
+def test_batch_larger_than_the_limit_is_enough(kafka: Kafka, partitions: int) -> None:
     topic = kafka.topic(partitions)
     with Beside(kafka) as client:
         fields = waiting_fetch(topic, range(partitions), min_bytes=50)

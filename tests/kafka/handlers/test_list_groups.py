@@ -32,7 +32,7 @@ def test_all_groups_are_listed(kafka: Kafka, version: int) -> None:
     assert states == expected
 
 
-def test_from_version_5_on_groups_are_listed_by_their_type(kafka: Kafka) -> None:
+def test_groups_are_listed_by_type_from_version_5(kafka: Kafka) -> None:
     for types, expected in [
         (["classic"], {"readers", "offsets only"}),
         (["consumer", "Classic"], {"readers", "offsets only"}),
@@ -44,7 +44,7 @@ def test_from_version_5_on_groups_are_listed_by_their_type(kafka: Kafka) -> None
         assert {one.group_type for one in answer.groups} <= {"classic"}
 
 
-def test_from_version_4_on_groups_are_listed_by_their_state(kafka: Kafka) -> None:
+def test_groups_are_listed_by_state_from_version_4(kafka: Kafka) -> None:
     for states, expected in [(["Stable"], ["readers"]), (["empty", "Dead"], ["offsets only"]), (["Odd"], [])]:
         answer = kafka.ask(ApiKey.LIST_GROUPS, 4, states_filter=states)
         assert [one.group_id for one in answer.groups] == expected

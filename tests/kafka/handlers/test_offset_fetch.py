@@ -37,7 +37,7 @@ def offsets(kafka: Kafka, answer: Any) -> dict[tuple[str | None, int], tuple[int
 
 
 @all_versions
-def test_what_was_committed_is_told_and_minus_one_for_the_rest(kafka: Kafka, version: int) -> None:
+def test_committed_offsets_are_returned_and_minus_one_otherwise(kafka: Kafka, version: int) -> None:
     group, topic = new_group(), kafka.topic(partitions=2)
     commit(kafka, group, topic, 7, partition={"committed_leader_epoch": 3, "committed_metadata": "so far"})
     epochs = (3, -1) if version >= 5 else ("not told", "not told")
@@ -88,7 +88,7 @@ def test_version_8_asks_for_several_groups(kafka: Kafka) -> None:
 
 
 @all_versions
-def test_while_the_broker_stops_the_error_is_where_the_version_has_a_place_for_it(version: int) -> None:
+def test_error_at_a_stop_is_where_versions_allow(version: int) -> None:
     with Kafka() as stopping, Beside(stopping) as kafka:
         stopping.inside.groups.shut_down()
         answer = fetch(kafka, version, "g", ("orders", [0, 1]))

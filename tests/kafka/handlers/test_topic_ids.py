@@ -85,9 +85,7 @@ def ask_metadata(kafka: Kafka, *topics: UUID | str, version: int = 12, **fields:
 
 
 @FETCH
-def test_a_fetch_by_the_id_of_a_topic_that_was_made_again_gets_nothing_of_the_new_one(
-    kafka: Kafka, version: int
-) -> None:
+def test_fetch_by_old_id_misses_the_recreated_topic(kafka: Kafka, version: int) -> None:
     topic = kafka.topic()
     old = make_again(kafka, topic)
     kafka.fill(topic, 1)
@@ -98,7 +96,7 @@ def test_a_fetch_by_the_id_of_a_topic_that_was_made_again_gets_nothing_of_the_ne
     assert size > 0
 
 
-def test_records_for_the_old_topic_do_not_get_into_the_new_one(kafka: Kafka) -> None:
+def test_records_for_the_old_topic_miss_the_new(kafka: Kafka) -> None:
     topic = kafka.topic()
     old = make_again(kafka, topic)
     assert ask_produce(kafka, (old, [0])) == [(old, 0, UNKNOWN)]
@@ -110,7 +108,7 @@ def test_records_for_the_old_topic_do_not_get_into_the_new_one(kafka: Kafka) -> 
 
 
 @pytest.mark.parametrize("partitions", [1, 300])
-def test_a_fetch_that_waits_ends_when_its_topic_is_made_again(kafka: Kafka, partitions: int) -> None:
+def test_waiting_fetch_ends_when_its_topic_is_recreated(kafka: Kafka, partitions: int) -> None:
     topic = kafka.topic(partitions)
     old = id_of(kafka, topic)
     with Beside(kafka) as client:
@@ -123,7 +121,7 @@ def test_a_fetch_that_waits_ends_when_its_topic_is_made_again(kafka: Kafka, part
         assert found == [(UNKNOWN, 0)] * partitions
 
 
-def test_a_trace_names_the_topic_of_a_fetch_by_id(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_of_fetch_by_id_names_the_topic(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = kafka.topic()
     kafka.fill(topic, 1)
     monkeypatch.setattr(kafka.inside, "traces", object())
@@ -138,14 +136,14 @@ def test_a_trace_names_the_topic_of_a_fetch_by_id(kafka: Kafka, monkeypatch: pyt
     assert [call[:3] for call in reading.log_calls] == [("read", topic, 0), ("load", topic, 0), ("load", gone, 0)]
 
 
-def test_a_partition_that_a_known_id_does_not_have_is_an_unknown_partition(kafka: Kafka) -> None:
+def test_missing_partition_of_a_known_id_is_unknown(kafka: Kafka) -> None:
     topic = id_of(kafka, kafka.topic(2))
     unknown = ErrorCode.unknown_topic_or_partition
     assert [one[2] for one in ask_fetch(kafka, (topic, [0, 2, -1]))] == [ErrorCode.none, unknown, unknown]
     assert [one[2] for one in ask_produce(kafka, (topic, [1, 2, -1]))] == [ErrorCode.none, unknown, unknown]
 
 
-def test_new_partitions_and_settings_do_not_change_the_id(kafka: Kafka) -> None:
+def test_new_partitions_and_settings_keep_the_id(kafka: Kafka) -> None:
     name = kafka.topic()
     topic = id_of(kafka, name)
     kafka.inside.logs.add_partitions(name, 2)
@@ -156,7 +154,7 @@ def test_new_partitions_and_settings_do_not_change_the_id(kafka: Kafka) -> None:
     assert found is kafka.inside.logs.topic(name)
 
 
-def test_an_id_that_is_named_twice_is_answered_once_by_fetch(kafka: Kafka) -> None:
+def test_repeated_id_is_answered_once_by_fetch(kafka: Kafka) -> None:
     topic = id_of(kafka, kafka.topic())
     assert len(ask_fetch(kafka, (topic, [0]), (topic, [0]), (topic, [0, 0]))) == 1
     unknown = uuid4()
@@ -176,7 +174,7 @@ def test_many_ids_that_nobody_knows_are_answered_each(kafka: Kafka) -> None:
     assert [one[2] for one in ask_metadata(kafka, *unknown)] == [UNKNOWN] * 50_000
 
 
-def test_nothing_is_kept_for_the_id_of_a_topic_that_was_deleted(kafka: Kafka) -> None:
+def test_deleted_topics_id_is_not_kept(kafka: Kafka) -> None:
     name = kafka.topic()
     topic = id_of(kafka, name)
     logs = kafka.inside.logs
@@ -220,7 +218,7 @@ def ask_offsets(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> li
     ]
 
 
-def test_what_was_read_of_a_topic_is_not_committed_for_its_successor(kafka: Kafka) -> None:
+def test_offset_of_a_topic_is_not_its_successors(kafka: Kafka) -> None:
     name = kafka.topic()
     old, group, none = make_again(kafka, name), "g", ErrorCode.none
     new = id_of(kafka, name)
@@ -235,7 +233,7 @@ def test_what_was_read_of_a_topic_is_not_committed_for_its_successor(kafka: Kafk
     assert ask_offsets(kafka, group, (NO_ID, [3])) == [(None, 3, -1, UNKNOWN)]
 
 
-def test_offsets_of_a_topic_that_the_client_may_not_see_are_refused_by_its_id(kafka: Kafka) -> None:
+def test_offsets_of_hidden_topics_are_refused_by_id(kafka: Kafka) -> None:
     seen, secret = kafka.topic(), kafka.topic()
     visible, hidden, unknown, group = id_of(kafka, seen), id_of(kafka, secret), uuid4(), "g"
     ask_commit(kafka, group, (visible, [0]), (hidden, [0]))
@@ -281,7 +279,7 @@ def test_metadata_names_the_id_of_each_topic(kafka: Kafka, version: int) -> None
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_versions_that_know_ids_do_not_all_look_up_by_them(kafka: Kafka, version: int) -> None:
+def test_versions_with_ids_may_look_up_by_name(kafka: Kafka, version: int) -> None:
     topic = id_of(kafka, kafka.topic())
     wanted = [{"topic_id": topic, "name": "x"}]
     (answer,) = kafka.ask(ApiKey.METADATA, version, topics=wanted).topics
@@ -297,7 +295,7 @@ def test_no_topic_is_made_for_an_id() -> None:
 # -- rights -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_id_does_not_tell_the_name_of_a_topic_that_the_client_may_not_see(kafka: Kafka) -> None:
+def test_id_does_not_reveal_a_hidden_topics_name(kafka: Kafka) -> None:
     seen, secret = kafka.topic(), kafka.topic()
     kafka.inside.authorizer = grants = Grants()
     topic = ResourceType.TOPIC

@@ -38,7 +38,7 @@ def update(
 
 
 @pytest.mark.parametrize("version", versions(API))
-def test_a_feature_is_lowered_and_raised_in_every_version(kafka: Kafka, version: int) -> None:
+def test_feature_is_lowered_and_raised_in_every_version(kafka: Kafka, version: int) -> None:
     levels, epoch = told(kafka)
     answer = update(kafka, ("share.version", 0), kind=SAFE, version=version)
     assert ErrorCode.none == answer.error_code
@@ -80,14 +80,12 @@ def test_a_downgrade_to_a_newer_version_is_refused(kafka: Kafka) -> None:
 
 
 @pytest.mark.parametrize("levels", [(), (("share.version", 1), ("share.version", 1))])
-def test_a_request_about_nothing_or_twice_about_the_same_is_refused(
-    kafka: Kafka, levels: tuple[tuple[str, int], ...]
-) -> None:
+def test_empty_or_repeated_updates_are_refused(kafka: Kafka, levels: tuple[tuple[str, int], ...]) -> None:
     assert ErrorCode.invalid_request == update(kafka, *levels).error_code
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_change_that_is_only_validated_is_not_made(kafka: Kafka, version: int) -> None:
+def test_validated_only_change_is_not_made(kafka: Kafka, version: int) -> None:
     before = told(kafka)
     answer = update(kafka, ("share.version", 0), kind=SAFE, version=version, validate_only=True)
     assert ErrorCode.none == answer.error_code

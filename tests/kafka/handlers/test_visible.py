@@ -84,7 +84,7 @@ def delete_records(kafka: Kafka, topic: str, offset: int) -> int:
     return int(one.error_code)
 
 
-def test_what_is_not_fsynced_is_seen_through_no_door(kafka: Kafka, log: Log, disk: threading.Event) -> None:
+def test_unsynced_records_are_invisible_to_every_api(kafka: Kafka, log: Log, disk: threading.Event) -> None:
     topic, listeners = log.topic, kafka.broker.server.listeners
     with client(f"pulsar://{listeners['pulsar']}") as consumers, Member(kafka, topic, group=topic) as member:
         early = consumers.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
