@@ -202,7 +202,7 @@ def without_any_right_the_first_is_missed(world: World, row: Row, version: int) 
 def test_each_right_of_the_table_is_necessary(world: World, row: Row, version: int) -> None:
     for missing in row.rights:
         names = world.make()
-        answer = world.ask(row, version, names, grants([one for one in row.rights if one is not missing], names))
+        answer = world.ask(row, version, names, grants([right for right in row.rights if right is not missing], names))
         assert answer.denials == error_of(row, version, missing)
         if missing.error is None:
             assert not shows(row, names, answer)
@@ -232,7 +232,7 @@ def test_existing_and_missing_resources_are_indistinguishable(world: World, row:
         return  # as in Kafka, it is no secret which ids there are: nobody guesses one
     for missing in row.rights:
         others = [right for right in row.rights if right is not missing]
-        if (Operation.DESCRIBE, missing.resource_type) in [(one.operation, one.resource_type) for one in others]:
+        if (Operation.DESCRIBE, missing.resource_type) in [(other.operation, other.resource_type) for other in others]:
             continue  # who may describe the resource sees it
         there, elsewhere = world.make(), world.missing()
         field = {

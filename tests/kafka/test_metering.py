@@ -45,7 +45,7 @@ def limit(kafka: Kafka, kind: Kind, value: float | None, entity: Entity = EVERYB
 
 
 def connections(kafka: Kafka) -> list[Any]:
-    return [one for processor in kafka.broker.server.sockets.processors for one in processor.connections]
+    return [connection for processor in kafka.broker.server.sockets.processors for connection in processor.connections]
 
 
 def is_throttled(kafka: Kafka) -> bool:

@@ -108,7 +108,7 @@ def fetch(connection: Connection, topic: str) -> int:
 
 
 def shown(connection: Connection) -> set[str]:
-    return {one.name for one in ask(connection, "metadata-all").topics}
+    return {topic.name for topic in ask(connection, "metadata-all").topics}
 
 
 def test_revoked_acl_stops_a_live_connections_next_request(users: Users) -> None:

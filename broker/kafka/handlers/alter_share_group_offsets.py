@@ -57,7 +57,7 @@ class _Answer:
                     {
                         "topic_name": name,
                         "topic_id": topic_id,
-                        "partitions": [self._partition(name, one.partition_index) for one in partitions],
+                        "partitions": [self._partition(name, partition.partition_index) for partition in partitions],
                     }
                     for name, (topic_id, partitions) in self._topics.items()
                 ],

@@ -46,10 +46,10 @@ def _fields(body: Any, error: ErrorCode, errors: Errors, unauthorized: Set[str])
             "name": topic.name,
             "partitions": [
                 {
-                    "partition_index": one.partition_index,
-                    "error_code": errors.get((topic.name, one.partition_index), otherwise(topic.name)),
+                    "partition_index": partition.partition_index,
+                    "error_code": errors.get((topic.name, partition.partition_index), otherwise(topic.name)),
                 }
-                for one in topic.partitions
+                for partition in topic.partitions
             ],
         }
         for topic in body.topics

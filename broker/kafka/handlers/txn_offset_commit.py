@@ -91,10 +91,10 @@ def _fields(request: Any, errors: Mapping[Partition, ErrorCode]) -> Mapping[str,
                 "name": topic.name,
                 "partitions": [
                     {
-                        "partition_index": one.partition_index,
-                        "error_code": errors[topic.name, one.partition_index],
+                        "partition_index": partition.partition_index,
+                        "error_code": errors[topic.name, partition.partition_index],
                     }
-                    for one in topic.partitions
+                    for partition in topic.partitions
                 ],
             }
             for topic in request.topics

@@ -70,7 +70,7 @@ def id_of(kafka: Kafka, topic: str) -> UUID:
 
 
 def assignment(answer: Any) -> dict[UUID, list[int]]:
-    return {one.topic_id: list(one.partitions) for one in answer.assignment.topic_partitions}
+    return {partition.topic_id: list(partition.partitions) for partition in answer.assignment.topic_partitions}
 
 
 def describe(kafka: Kafka, *groups: str, version: int = 1, operations: bool = False) -> Any:

@@ -33,7 +33,9 @@ class Fetched:
     def __init__(self, response: Any) -> None:
         self.error = int(response.error_code)
         self.lock_s = response.acquisition_lock_timeout.total_seconds()
-        self.partitions = {one.partition_index: one for topic in response.responses for one in topic.partitions}
+        self.partitions = {
+            partition.partition_index: partition for topic in response.responses for partition in topic.partitions
+        }
 
     def ranges(self, partition: int = 0) -> list[Range]:
         one = self.partitions.get(partition)
@@ -154,7 +156,11 @@ class Member(KafkaConnection):
         """The error of each partition."""
         response = self.acknowledge(acks, version, **fields)
         assert not response.error_code
-        return {one.partition_index: int(one.error_code) for topic in response.responses for one in topic.partitions}
+        return {
+            partition.partition_index: int(partition.error_code)
+            for topic in response.responses
+            for partition in topic.partitions
+        }
 
     def close_session(self) -> Fetched:
         """The session."""

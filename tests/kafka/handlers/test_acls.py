@@ -44,7 +44,7 @@ def kafka(shared: Kafka) -> Iterator[Kafka]:
 
 
 def create(kafka: Kafka, *acls: dict[str, Any], version: int = 3) -> list[int]:
-    return [one.error_code for one in kafka.ask(ApiKey.CREATE_ACLS, version, creations=acls).results]
+    return [result.error_code for result in kafka.ask(ApiKey.CREATE_ACLS, version, creations=acls).results]
 
 
 def describe(kafka: Kafka, version: int = 3, **fields: Any) -> Any:

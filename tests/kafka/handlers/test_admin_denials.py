@@ -140,7 +140,7 @@ def test_denied_topics_name_and_id_are_not_matched(kafka: Kafka, grants: Grants)
     topics = [{"name": info.name, "topic_id": None}, {"name": None, "topic_id": info.topic_id}]
     with grants.only():
         results = kafka.ask(ApiKey.DELETE_TOPICS, 6, topics=topics, timeout=30_000).responses
-    assert [(info.name, DENIED), (None, DENIED)] == [(one.name, one.error_code) for one in results]
+    assert [(info.name, DENIED), (None, DENIED)] == [(result.name, result.error_code) for result in results]
 
 
 # -- describing ---------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_transaction_topics_are_shown_only_with_describe(kafka: Kafka, grants: G
     with grants.only((DESCRIBE, TXN, "both"), (DESCRIBE, TOPIC, seen)):
         (state,) = kafka.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["both"]).transaction_states
         assert [] == grants.denied
-    assert [seen] == [one.topic for one in state.topics]
+    assert [seen] == [topic.topic for topic in state.topics]
 
 
 def test_cluster_operations_are_those_of_the_client(kafka: Kafka, grants: Grants) -> None:
@@ -183,5 +183,5 @@ def test_config_resources_are_authorized_individually(kafka: Kafka, grants: Gran
     with grants.only((Operation.ALTER_CONFIGS, TOPIC, topic)):
         answer = kafka.ask(ApiKey.ALTER_CONFIGS, 2, resources=resources, validate_only=True)
     assert [0, ErrorCode.cluster_authorization_failed, ErrorCode.group_authorization_failed] == [
-        one.error_code for one in answer.responses
+        response.error_code for response in answer.responses
     ]

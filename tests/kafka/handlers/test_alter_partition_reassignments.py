@@ -36,7 +36,7 @@ def test_what_becomes_of_a_reassignment(
     topics = [{"name": topic, "partitions": [{"partition_index": partition, "replicas": replicas}]}]
     answer = kafka.ask(API.key, version, timeout=1000, topics=topics, allow_replication_factor_change=True)
     assert answer.error_code == ErrorCode.none
-    ((shown,),) = [one.partitions for one in answer.responses]
+    ((shown,),) = [response.partitions for response in answer.responses]
     assert (shown.partition_index, shown.error_code) == (partition, code)
     assert bool(shown.error_message) is (code != ErrorCode.none)
 

@@ -32,4 +32,4 @@ def test_single_backup_is_pinned_until_it_is_ended(kafka: Kafka) -> None:
 def test_backup_is_advertised_as_a_feature_only(kafka: Kafka) -> None:
     answer = kafka.ask(ApiKey.API_VERSIONS, 3, client_software_name="x", client_software_version="1")
     assert backup.FEATURE in {feature.name for feature in answer.supported_features}
-    assert ApiKey.BACKUP not in {one.api_key for one in answer.api_keys}
+    assert ApiKey.BACKUP not in {key.api_key for key in answer.api_keys}

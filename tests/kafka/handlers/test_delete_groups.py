@@ -17,7 +17,7 @@ def test_empty_groups_are_gone_when_answered(kafka: Kafka, version: int) -> None
     for group in (left, offsets_only):
         commit(kafka, group, topic, 7)
     answer = kafka.ask(ApiKey.DELETE_GROUPS, version, groups_names=[left, busy, nowhere, offsets_only, left])
-    assert [(one.group_id, one.error_code) for one in answer.results] == [
+    assert [(result.group_id, result.error_code) for result in answer.results] == [
         (left, ErrorCode.none),
         (busy, ErrorCode.non_empty_group),
         (nowhere, ErrorCode.group_id_not_found),

@@ -58,7 +58,7 @@ def produce_fields(*topics: str, acks: int = 1, partitions: int = 1) -> dict[str
 def produce(kafka: Kafka, *topics: str, acks: int = 1, partitions: int = 1) -> dict[str, list[int]]:
     """The error codes of each topic's partitions."""
     answer = kafka.ask(ApiKey.PRODUCE, 9, **produce_fields(*topics, acks=acks, partitions=partitions))
-    return {one.name: [each.error_code for each in one.partition_responses] for one in answer.responses}
+    return {response.name: [each.error_code for each in response.partition_responses] for response in answer.responses}
 
 
 @pytest.mark.parametrize("acks", [1, -1])
@@ -108,7 +108,7 @@ def transactional(kafka: Kafka, *topics: str, transactional_id: str | None, acks
 
 def codes(frame: bytes) -> dict[str, int]:
     answer = control.parse_response(ApiKey.PRODUCE, 9, frame)[1]
-    return {one.name: one.partition_responses[0].error_code for one in answer.responses}
+    return {response.name: response.partition_responses[0].error_code for response in answer.responses}
 
 
 def test_denied_transactional_id_prevents_producing(kafka: Kafka, grants: Grants) -> None:
@@ -138,7 +138,10 @@ def test_denied_transactional_id_prevents_producing(kafka: Kafka, grants: Grants
 def fetch(kafka: Kafka, *topics: str, partitions: int = 1, wait_ms: int = 0) -> dict[str, list[tuple[int, int]]]:
     """(error code, high watermark) of each topic's partitions."""
     answer = kafka.ask(ApiKey.FETCH, 11, **fetch_fields(*topics, partitions=partitions, wait_ms=wait_ms))
-    return {one.topic: [(each.error_code, each.high_watermark) for each in one.partitions] for one in answer.responses}
+    return {
+        response.topic: [(each.error_code, each.high_watermark) for each in response.partitions]
+        for response in answer.responses
+    }
 
 
 def fetch_fields(*topics: str, partitions: int = 1, wait_ms: int = 0) -> dict[str, Any]:
@@ -173,7 +176,7 @@ def test_a_fetch_that_waits_is_authorized_again(kafka: Kafka, grants: Grants) ->
         with grants.only():
             kafka.fill(topic, 1)
             (answered,) = consumer.answer(ApiKey.FETCH, 11).responses
-            assert [one.error_code for one in answered.partitions] == [DENIED]
+            assert [partition.error_code for partition in answered.partitions] == [DENIED]
 
 
 def parked(kafka: Kafka) -> int:

@@ -28,7 +28,7 @@ def ask(kafka: Kafka, *names: str, limit: int = 2000, cursor: Any = None) -> Any
 
 
 def found(response: Any) -> list[tuple[str, int]]:
-    return [(topic.name, one.partition_index) for topic in response.topics for one in topic.partitions]
+    return [(topic.name, partition.partition_index) for topic in response.topics for partition in topic.partitions]
 
 
 def test_recreated_topic_has_another_id(kafka: Kafka) -> None:

@@ -215,7 +215,9 @@ def test_committed_reader_skips_aborted_records_between_entries(kafka: Kafka) ->
     assert [(0, b"a")] == seen(result)
     log.transactions.append_marker(7, 0, commit=False, coordinator_epoch=0, now_ms=NOW_MS)
     (result,) = results(ask(kafka, 11, topic, {}, isolation_level=1))
-    assert [(7, 1)] == [(one.producer_id, one.first_offset) for one in result.aborted_transactions]
+    assert [(7, 1)] == [
+        (transaction.producer_id, transaction.first_offset) for transaction in result.aborted_transactions
+    ]
     assert 4 == result.last_stable_offset
 
 

@@ -61,8 +61,8 @@ def test_append_costs_one_read_for_each_waiting_fetch(kafka: Kafka, reads: list[
         kafka.fill(topic, *range(NOW_MS, NOW_MS + 3), partition=3)
         kafka.fill(topic, *range(NOW_MS, NOW_MS + 4), partition=7)
         (found,) = response(client)
-        assert [one.partition_index for one in found.partitions] == list(range(partitions))
-        sizes = {one.partition_index: len(one.records or b"") for one in found.partitions}
+        assert [partition.partition_index for partition in found.partitions] == list(range(partitions))
+        sizes = {partition.partition_index: len(partition.records or b"") for partition in found.partitions}
         assert {number for number, size in sizes.items() if size} == {3, 7}
         assert sum(sizes.values()) >= 700
 
@@ -74,7 +74,7 @@ def test_deadline_answers_with_the_available_records(kafka: Kafka, partitions: i
     (found,) = kafka.ask(
         ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions), min_bytes=10_000, max_wait=100)
     ).responses
-    assert [5] == [one.partition_index for one in found.partitions if one.records]
+    assert [5] == [partition.partition_index for partition in found.partitions if partition.records]
     assert len(found.partitions) == partitions
 
 
@@ -86,7 +86,7 @@ def test_it_is_answered_when_its_topic_is_deleted(kafka: Kafka, partitions: int)
         wait_for(lambda: kafka.inside.watches.taken == partitions)
         kafka.inside.logs.delete_topic(topic)
         (found,) = response(client)
-        assert {one.error_code for one in found.partitions} == {ErrorCode.unknown_topic_or_partition}
+        assert {partition.error_code for partition in found.partitions} == {ErrorCode.unknown_topic_or_partition}
 
 
 @pytest.mark.parametrize("partitions", [20, MANY])
@@ -117,7 +117,7 @@ def test_small_fetch_is_watched_despite_exhausted_watches(kafka: Kafka) -> None:
         wait_for(lambda: kafka.inside.watches.taken == taken + WATCHED_ALWAYS)
         kafka.fill(topic, NOW_MS, partition=3)
         (found,) = response(client)
-        assert [3] == [one.partition_index for one in found.partitions if one.records]
+        assert [3] == [partition.partition_index for partition in found.partitions if partition.records]
     kafka.inside.watches.give_back(taken)
 
 
@@ -141,4 +141,4 @@ def test_batch_larger_than_the_limit_is_enough(kafka: Kafka, partitions: int) ->
         wait_for(lambda: kafka.inside.watches.taken == partitions)
         kafka.fill(topic, NOW_MS, partition=4)
         (found,) = response(client)
-        assert [4] == [one.partition_index for one in found.partitions if one.records]
+        assert [4] == [partition.partition_index for partition in found.partitions if partition.records]

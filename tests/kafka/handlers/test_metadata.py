@@ -60,7 +60,7 @@ def test_internal_kafka_topics_are_not_auto_created(kafka: Kafka, name: str) -> 
         include_topic_authorized_operations=False,
     )
     assert [(name, ErrorCode.unknown_topic_or_partition), (ordinary, ErrorCode.none)] == [
-        (one.name, one.error_code) for one in answer.topics
+        (topic.name, topic.error_code) for topic in answer.topics
     ]
 
 

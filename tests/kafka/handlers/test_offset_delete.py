@@ -9,13 +9,19 @@ from tests.kafka.handlers.kafka_client import Kafka
 
 
 def delete(kafka: Kafka, group: str, *topics: tuple[str, list[int]]) -> Any:
-    wanted = [{"name": name, "partitions": [{"partition_index": one} for one in indexes]} for name, indexes in topics]
+    wanted = [
+        {"name": name, "partitions": [{"partition_index": index} for index in indexes]} for name, indexes in topics
+    ]
     return kafka.ask(ApiKey.OFFSET_DELETE, 0, group_id=group, topics=wanted)
 
 
 def errors(answer: Any) -> dict[tuple[str, int], ErrorCode]:
     assert answer.error_code == ErrorCode.none
-    return {(topic.name, one.partition_index): one.error_code for topic in answer.topics for one in topic.partitions}
+    return {
+        (topic.name, partition.partition_index): partition.error_code
+        for topic in answer.topics
+        for partition in topic.partitions
+    }
 
 
 def left(kafka: Kafka, group: str) -> set[tuple[str, int]]:

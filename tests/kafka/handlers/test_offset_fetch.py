@@ -29,10 +29,14 @@ def offsets(kafka: Kafka, answer: Any) -> dict[tuple[str | None, int], tuple[int
     assert get(answer, "error_code", ErrorCode.none) == ErrorCode.none
     found = {}
     for topic in answer.topics:
-        for one in topic.partitions:
-            assert one.error_code == ErrorCode.none
-            epoch = get(one, "committed_leader_epoch", "not told")
-            found[kafka.name_of(topic), one.partition_index] = (one.committed_offset, epoch, one.metadata)
+        for partition in topic.partitions:
+            assert partition.error_code == ErrorCode.none
+            epoch = get(partition, "committed_leader_epoch", "not told")
+            found[kafka.name_of(topic), partition.partition_index] = (
+                partition.committed_offset,
+                epoch,
+                partition.metadata,
+            )
     return found
 
 
@@ -81,7 +85,7 @@ def test_version_8_asks_for_several_groups(kafka: Kafka) -> None:
         {"group_id": first, "topics": None},
     ]
     answer = kafka.ask(ApiKey.OFFSET_FETCH, 8, groups=wanted)
-    assert [(one.group_id, [value[0] for value in offsets(kafka, one).values()]) for one in answer.groups] == [
+    assert [(group.group_id, [value[0] for value in offsets(kafka, group).values()]) for group in answer.groups] == [
         (second, [8]),
         (first, [7]),
     ]
@@ -96,4 +100,4 @@ def test_error_at_a_stop_is_where_versions_allow(version: int) -> None:
         assert (answer.error_code, answer.topics) == (ErrorCode.coordinator_not_available, ())
     else:
         (topic,) = answer.topics
-        assert [one.error_code for one in topic.partitions] == [ErrorCode.coordinator_not_available] * 2
+        assert [partition.error_code for partition in topic.partitions] == [ErrorCode.coordinator_not_available] * 2

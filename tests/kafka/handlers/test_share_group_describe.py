@@ -33,7 +33,10 @@ def test_silent_member_is_shown_with_its_old_epoch(kafka: Kafka) -> None:
     topic, group = kafka.topic(2), new_group()
     first, second = (ShareMember(kafka, group, topic).join() for _ in range(2))
     (described,) = describe(kafka, group)
-    assert {one.member_id: one.member_epoch for one in described.members} == {first.member_id: 1, second.member_id: 2}
+    assert {member.member_id: member.member_epoch for member in described.members} == {
+        first.member_id: 1,
+        second.member_id: 2,
+    }
 
 
 def test_an_empty_group_is_shown_without_members(kafka: Kafka) -> None:

@@ -51,7 +51,9 @@ def alter(kafka: Kafka, group: str, topic: str, **starts: int) -> Any:
 
 def errors(answer: Any) -> dict[int, ErrorCode]:
     assert answer.error_code == NONE
-    return {one.partition_index: one.error_code for topic in answer.responses for one in topic.partitions}
+    return {
+        partition.partition_index: partition.error_code for topic in answer.responses for partition in topic.partitions
+    }
 
 
 def delete(kafka: Kafka, group: str, *topics: str) -> Any:
@@ -184,7 +186,7 @@ def test_topics_without_offsets_are_named(kafka: Kafka) -> None:
     known, other = kafka.topic(), kafka.topic()
     group = left(kafka, known)
     answer = delete(kafka, group, other, "no-such-topic", known)
-    assert {one.topic_name: one.error_code for one in answer.responses} == {
+    assert {response.topic_name: response.error_code for response in answer.responses} == {
         other: ErrorCode.unknown_topic_or_partition,
         "no-such-topic": ErrorCode.unknown_topic_or_partition,
         known: NONE,
@@ -195,7 +197,7 @@ def test_deleted_group_is_forgotten_completely(kafka: Kafka) -> None:
     topic = filled(kafka, 5)
     group = left(kafka, topic)
     answer = kafka.ask(ApiKey.DELETE_GROUPS, 2, groups_names=[group])
-    assert [one.error_code for one in answer.results] == [NONE]
+    assert [result.error_code for result in answer.results] == [NONE]
     assert describe(kafka, group)[0].error_code == ErrorCode.group_id_not_found
     assert offsets(kafka, group) == {}
     kafka.fill(topic, 6)
@@ -208,7 +210,7 @@ def test_a_group_with_members_is_not_deleted(kafka: Kafka) -> None:
     group = new_group()
     ShareMember(kafka, group, kafka.topic()).join()
     answer = kafka.ask(ApiKey.DELETE_GROUPS, 2, groups_names=[group])
-    assert [one.error_code for one in answer.results] == [ErrorCode.non_empty_group]
+    assert [result.error_code for result in answer.results] == [ErrorCode.non_empty_group]
 
 
 def test_deleted_topic_is_forgotten_by_all_groups(kafka: Kafka) -> None:

@@ -37,7 +37,7 @@ def subscribe(kafka: Kafka, metrics: str = "*", interval_ms: int = 60_000) -> No
 
 def advertised(kafka: Kafka) -> set[int]:
     answer = kafka.ask(ApiKey.API_VERSIONS, 3, client_software_name="a-client", client_software_version="1.5")
-    return {one.api_key for one in answer.api_keys} & {GET, PUSH}
+    return {key.api_key for key in answer.api_keys} & {GET, PUSH}
 
 
 def get(kafka: Kafka, instance_id: UUID | None = None) -> Any:
@@ -118,7 +118,7 @@ def test_subscriptions_are_resources_with_settings(kafka: Kafka) -> None:
     ).results
     assert shown.error_code == ErrorCode.none
     assert {("interval.ms", "60000", 7), ("match", "", 5), ("metrics", "a,b", 7)} == {
-        (one.name, one.value, one.config_source) for one in shown.configs
+        (config.name, config.value, config.config_source) for config in shown.configs
     }
 
 

@@ -27,7 +27,7 @@ def produce(kafka: Kafka, topic: str, *, timeout: int, partitions: int = 2) -> A
     answer = kafka.ask(
         ApiKey.PRODUCE, 8, acks=-1, timeout=timeout, topic_data=[{"name": topic, "partition_data": data}]
     )
-    return [one.error_code for one in answer.responses[0].partition_responses]
+    return [response.error_code for response in answer.responses[0].partition_responses]
 
 
 def test_produce_without_fsync_times_out_and_keeps_records(kafka: Kafka) -> None:

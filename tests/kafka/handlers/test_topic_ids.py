@@ -56,9 +56,9 @@ def ask_fetch(kafka: Kafka, *topics: tuple[UUID, list[int]], version: int = 13) 
     """The topic, the partition, the error and the size of its records."""
     answer = kafka.ask(ApiKey.FETCH, version, **fetch_fields(*topics))
     return [
-        (topic.topic_id, one.partition_index, one.error_code, len(one.records or b""))
+        (topic.topic_id, partition.partition_index, partition.error_code, len(partition.records or b""))
         for topic in answer.responses
-        for one in topic.partitions
+        for partition in topic.partitions
     ]
 
 
@@ -69,16 +69,19 @@ def ask_produce(kafka: Kafka, *topics: tuple[UUID, list[int]], **fields: Any) ->
     ]
     answer = kafka.ask(ApiKey.PRODUCE, 13, **{"acks": -1, "timeout": 9000, "topic_data": data} | fields)
     return [
-        (topic.topic_id, one.index, one.error_code) for topic in answer.responses for one in topic.partition_responses
+        (topic.topic_id, response.index, response.error_code)
+        for topic in answer.responses
+        for response in topic.partition_responses
     ]
 
 
 def ask_metadata(kafka: Kafka, *topics: UUID | str, version: int = 12, **fields: Any) -> list[tuple[Any, Any, int]]:
     wanted = [
-        {"topic_id": one, "name": None} if isinstance(one, UUID) else {"name": one, "topic_id": NO_ID} for one in topics
+        {"topic_id": topic, "name": None} if isinstance(topic, UUID) else {"name": topic, "topic_id": NO_ID}
+        for topic in topics
     ]
     answer = kafka.ask(ApiKey.METADATA, version, topics=wanted, **fields)
-    return [(one.topic_id, one.name, one.error_code) for one in answer.topics]
+    return [(topic.topic_id, topic.name, topic.error_code) for topic in answer.topics]
 
 
 # -- fetch and produce ------------------------------------------------------------------------------------------------
@@ -117,7 +120,11 @@ def test_waiting_fetch_ends_when_its_topic_is_recreated(kafka: Kafka, partitions
         make_again(kafka, topic, partitions)
         kafka.fill(topic, 1)
         answer = client.answer(ApiKey.FETCH, 13)
-        found = [(one.error_code, len(one.records or b"")) for topic in answer.responses for one in topic.partitions]
+        found = [
+            (partition.error_code, len(partition.records or b""))
+            for topic in answer.responses
+            for partition in topic.partitions
+        ]
         assert found == [(UNKNOWN, 0)] * partitions
 
 
@@ -193,7 +200,8 @@ def ask_commit(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> lis
         {
             "topic_id": topic_id,
             "partitions": [
-                {"partition_index": one, "committed_offset": 7, "committed_metadata": ""} for one in partitions
+                {"partition_index": partition, "committed_offset": 7, "committed_metadata": ""}
+                for partition in partitions
             ],
         }
         for topic_id, partitions in topics
@@ -201,7 +209,9 @@ def ask_commit(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> lis
     who = {"group_id": group}
     answer = kafka.ask(ApiKey.OFFSET_COMMIT, 10, **who, topics=listed)
     return [
-        (topic.topic_id, one.partition_index, one.error_code) for topic in answer.topics for one in topic.partitions
+        (topic.topic_id, partition.partition_index, partition.error_code)
+        for topic in answer.topics
+        for partition in topic.partitions
     ]
 
 
@@ -212,9 +222,9 @@ def ask_offsets(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> li
     (answer,) = kafka.ask(ApiKey.OFFSET_FETCH, 10, groups=wanted, require_stable=True).groups
     assert answer.error_code == ErrorCode.none
     return [
-        (topic.topic_id, one.partition_index, one.committed_offset, one.error_code)
+        (topic.topic_id, partition.partition_index, partition.committed_offset, partition.error_code)
         for topic in answer.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     ]
 
 

@@ -210,7 +210,7 @@ def listed(kafka: Kafka, version: int, **filters: Any) -> dict[str, str]:
     request.setdefault("transactional_id_pattern", None)
     answer = kafka.ask(ApiKey.LIST_TRANSACTIONS, version, **request)
     assert answer.error_code == ErrorCode.none
-    return {one.transactional_id: one.transaction_state for one in answer.transaction_states}
+    return {state.transactional_id: state.transaction_state for state in answer.transaction_states}
 
 
 @in_all(ApiKey.LIST_TRANSACTIONS)

@@ -49,7 +49,9 @@ def produce(kafka: Kafka, *batches: tuple[Me, str, int], transactional_id: str, 
     request = {"transactional_id": transactional_id, "acks": acks, "timeout": 1000, "topic_data": data}
     answer = kafka.ask(ApiKey.PRODUCE, V2, **request)
     found = {
-        (topic.name, one.index): int(one.error_code) for topic in answer.responses for one in topic.partition_responses
+        (topic.name, response.index): int(response.error_code)
+        for topic in answer.responses
+        for response in topic.partition_responses
     }
     return [found[topic, partition] for _, topic, partition in batches]
 

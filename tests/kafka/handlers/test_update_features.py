@@ -24,7 +24,9 @@ def kafka() -> Iterator[Kafka]:
 def told(kafka: Kafka) -> tuple[dict[str, int], int]:
     """The finalized levels and their epoch, as a client reads them."""
     answer = kafka.ask(ApiKey.API_VERSIONS, 4, client_software_name="test", client_software_version="1")
-    return {one.name: one.max_version_level for one in answer.finalized_features}, answer.finalized_features_epoch
+    return {
+        feature.name: feature.max_version_level for feature in answer.finalized_features
+    }, answer.finalized_features_epoch
 
 
 def update(
@@ -108,5 +110,5 @@ def test_a_setting_holds_a_feature_back() -> None:
         assert "share.version" not in told(kafka)[0]
         assert "only supports versions 0-0" in update(kafka, ("share.version", 1)).error_message
         answer = kafka.ask(ApiKey.API_VERSIONS, 4, client_software_name="test", client_software_version="1")
-        supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
+        supported = {feature.name: (feature.min_version, feature.max_version) for feature in answer.supported_features}
         assert (0, 0) == supported["share.version"]

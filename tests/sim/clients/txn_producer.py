@@ -268,7 +268,7 @@ class TxnProducer(Client):
         txn.commit_asked = txn.commit_asked or commit
         self.ledger.on_decision()
         if len(self._identities) > 1:
-            members = [own_apis.Member(one.transactional_id, one.producer_id, one.epoch) for one in parties]
+            members = [own_apis.Member(party.transactional_id, party.producer_id, party.epoch) for party in parties]
             return Call(ApiKey.END_TXNS, {"members": members, "committed": commit}, commit)
         return Call(ApiKey.END_TXN, {**self._identities[0].header(), "committed": commit}, commit)
 
@@ -288,8 +288,8 @@ class TxnProducer(Client):
         if self._dead is None:
             self._dead = self._identities, txn
         self._identities = [
-            Identity(one.transactional_id, before=(one.producer_id, one.epoch) if goes_on else None)
-            for one in self._identities
+            Identity(identity.transactional_id, before=(identity.producer_id, identity.epoch) if goes_on else None)
+            for identity in self._identities
         ]
 
     def _desert(self) -> None:
