@@ -1,4 +1,4 @@
-"""A simulated client of Pulsar's protocol: one connection, a request at a time, and what comes without being asked for."""
+"""A simulated client of Pulsar's protocol: one connection, a request at a time, and unsolicited commands."""
 
 import math
 from typing import TYPE_CHECKING, Any

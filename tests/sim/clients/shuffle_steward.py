@@ -1,4 +1,4 @@
-"""Who cleans up after jobs: lists partitions, and releases what has been read."""
+"""Cleans up after jobs: lists partitions, and releases those that were read."""
 
 from typing import Any
 
