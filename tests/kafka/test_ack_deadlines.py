@@ -1,4 +1,4 @@
-"""Who waits for an fsync beyond its time is told; one look now and then does for all, and none while nobody waits."""
+"""Requests that wait too long for an fsync time out; a single timer serves all, and none runs while nothing waits."""
 
 from broker.kafka.ack_deadlines import AckDeadlines
 from broker.runtime.timers import Timer

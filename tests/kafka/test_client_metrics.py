@@ -1,4 +1,4 @@
-"""Subscriptions to the metrics of clients: what may be set, whom they mean, and that they are kept."""
+"""Subscriptions to the metrics of clients: valid settings, matching clients, and persistence."""
 
 from unittest import mock
 

@@ -1,4 +1,4 @@
-"""When a client may ask what it is subscribed to, and when it may push."""
+"""When a client may ask for its subscription, and when it may push."""
 
 import uuid
 

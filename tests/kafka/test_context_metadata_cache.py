@@ -1,4 +1,4 @@
-"""Metadata answers that are kept: for one generation of the topics, and never more bytes of them than the bound."""
+"""Cached Metadata answers: for one generation of the topics, and within the bound on bytes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

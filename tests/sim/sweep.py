@@ -54,7 +54,7 @@ def seeds_for(name: str) -> list[int]:
 
 
 def record() -> dict[str, int | None]:
-    """Search for every planted bug as the tests do, and write down what found them. None: nothing did."""
+    """Search for every planted bug as the tests do, and write down the seeds that found them. None: no seed did."""
     with pool() as processes:
         searches = {name: processes.submit(first_to_find, name, seeds_for(name)) for name in PLANTED}
         results = {name: search.result() for name, search in searches.items()}

@@ -1,4 +1,4 @@
-"""The simulated disk is as bad as it says: what it may lose it loses sometimes, and what it must keep it keeps always."""
+"""The simulated disk sometimes loses the data that it may lose, and never loses the data that it must keep."""
 
 import errno
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Settings of groups: what is checked before it is kept, and what is in force."""
+"""Settings of groups: validation before they are kept, and the values in force."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A member of a share group, on a connection of its own, that sends what a test wants."""
+"""A member of a share group, on a connection of its own, that sends a test's requests."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -42,13 +42,13 @@ class Fetched:
         return [] if one is None else [(r.first_offset, r.last_offset, r.delivery_count) for r in one.acquired_records]
 
     def offsets(self, partition: int = 0) -> list[int]:
-        """Of the batches that were sent, first and last."""
+        """First and last offsets of the sent batches."""
         one = self.partitions.get(partition)
         found = [] if one is None or not one.records else [header for _, header in batches(one.records)]
         return [offset for header in found for offset in (header.base_offset, header.last_offset)]
 
     def errors(self, partition: int = 0) -> tuple[int, int]:
-        """Of the fetch, and of the acknowledgements."""
+        """The errors of the fetch, and of the acknowledgements."""
         one = self.partitions[partition]
         return int(one.error_code), one.acknowledge_error_code
 

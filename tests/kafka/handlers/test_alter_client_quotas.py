@@ -1,4 +1,4 @@
-"""AlterClientQuotas: what is set, what is refused, and that both are seen by DescribeClientQuotas and by the next broker."""
+"""AlterClientQuotas: changes and refusals, and that DescribeClientQuotas and the next broker see both."""
 
 from collections.abc import Iterator
 from typing import Any

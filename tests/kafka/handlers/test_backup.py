@@ -1,4 +1,4 @@
-"""Backup over a socket: who may, what is refused, and that it is released."""
+"""Backup over a socket: rights, refusals, and the release."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a client without permission is told by the handlers of data: as Kafka tells it, and nothing of what exists."""
+"""The answers of the data handlers to clients without permission: as Kafka's, and revealing nothing that exists."""
 
 import struct
 from collections.abc import Iterator
@@ -284,7 +284,7 @@ def test_topics_are_auto_created_only_with_the_right(kafka: Kafka, grants: Grant
         assert metadata(kafka, ["made-1", "made-2"], create=True) == {"made-1": 0, "made-2": DENIED}
     with grants.only(*describe, (CREATE, CLUSTER, CLUSTER_NAME)):
         assert metadata(kafka, ["made-2"], create=True) == {"made-2": 0}
-    with grants.only(*grant(CREATE, "made-3")):  # what one may not describe, one does not create by asking for it
+    with grants.only(*grant(CREATE, "made-3")):  # asking for an invisible topic does not create it
         assert metadata(kafka, ["made-3"], create=True) == {"made-3": DENIED}
     assert kafka.inside.logs.topic("made-3") is None
 

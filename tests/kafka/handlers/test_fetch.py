@@ -1,4 +1,4 @@
-"""Fetch: what is refused, how the limits of a request are shared, and records that are not in memory."""
+"""Fetch: refusals, how the limits of a request are shared, and records that are not in memory."""
 
 from typing import Any
 

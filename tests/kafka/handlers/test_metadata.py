@@ -1,4 +1,4 @@
-"""Metadata over the wire: what tools ask for besides topics and partitions."""
+"""Metadata over the wire: the fields that tools ask for besides topics and partitions."""
 
 import threading
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def test_short_request_with_long_answer_uses_bulk_lane(kafka: Kafka, monkeypatch
 
 
 def test_simultaneous_equal_requests_share_one_answer(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka.topic()  # what was kept is old
+    kafka.topic()  # the kept answer is old
     begun, go_on, made = threading.Event(), threading.Event(), []
     answer = metadata._answer
 

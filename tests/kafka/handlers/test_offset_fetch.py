@@ -16,7 +16,7 @@ all_versions = loop_over("version", versions(API))
 
 
 def fetch(kafka: Kafka, version: int, group: str, *wanted: tuple[str, Sequence[int]], everything: bool = False) -> Any:
-    """What is said of the group: topics and an error code."""
+    """The group's answer: topics and an error code."""
     topics = None if everything else [{"name": name, "partition_indexes": indexes} for name, indexes in wanted]
     if version < 8:
         return kafka.ask(ApiKey.OFFSET_FETCH, version, group_id=group, topics=topics)

@@ -1,4 +1,4 @@
-"""Produce: what is said of records that are refused, and of batches that come again."""
+"""Produce: the errors of refused records, and repeated batches."""
 
 from contextlib import ExitStack
 from random import Random
@@ -111,7 +111,7 @@ def test_unverifiable_records_are_refused(kafka: Kafka) -> None:
 
 
 def test_handlers_do_not_wait_for_what_is_decompressed(kafka: Kafka) -> None:
-    """Of each kind of request that decompresses what a client has written, more are there than there are handlers."""
+    """More requests than handlers, of each kind that decompresses clients' batches."""
     compacted = kafka.topic(cleanup_policy="compact", max_message_bytes="4000000")
     plain = kafka.topic()
     log = kafka.inside.logs.get(plain, 0)

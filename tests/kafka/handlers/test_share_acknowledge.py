@@ -1,4 +1,4 @@
-"""ShareAcknowledge: what is durable when it is answered, what is refused, and what a restart finds."""
+"""ShareAcknowledge: durability when answered, refusals, and the state after a restart."""
 
 from pathlib import Path
 from typing import Any

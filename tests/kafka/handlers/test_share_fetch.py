@@ -1,4 +1,4 @@
-"""ShareFetch: what a member gets, its session, what is refused, and what compaction, retention and deletion do under it."""
+"""ShareFetch: a member's records, its session, refusals, and the effects of compaction, retention and deletion."""
 
 from collections.abc import Iterator
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""ShareFetch waits: for new records, for records that others give back, for locks that end; and what ends the wait."""
+"""ShareFetch waits: for new records, for released records, for expiring locks; and the events that end the wait."""
 
 from functools import partial
 

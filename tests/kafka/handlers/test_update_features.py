@@ -1,4 +1,4 @@
-"""UpdateFeatures: Kafka's rules in every version, and what a client reads from then on."""
+"""UpdateFeatures: Kafka's rules in every version, and the levels that clients read from then on."""
 
 from collections.abc import Iterator
 from typing import Any

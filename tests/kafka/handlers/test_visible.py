@@ -1,4 +1,4 @@
-"""``visible=durable``: what is not fsynced is seen through no door, and what is, through all of them."""
+"""``visible=durable``: unsynced records are visible through no API, and synced ones through all."""
 
 import json
 import threading
@@ -35,7 +35,7 @@ def write_two(kafka: Kafka, topic: str) -> None:
 
 @pytest.fixture
 def log(kafka: Kafka) -> Log:
-    """Of a topic with two durable records."""
+    """The log of a topic with two durable records."""
     topic = kafka.topic()
     found = kafka.inside.logs.get(topic, 0)
     assert found is not None

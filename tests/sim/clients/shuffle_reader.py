@@ -231,7 +231,7 @@ class ShuffleReader(ShuffleClient):
             elif receiver.attached:
                 self._lost.setdefault((id(receiver.part), id(attempt)), (self.lost_at, self.world.lives))
 
-    # -- what the broker says -------------------------------------------------------------------------------------------------
+    # -- received messages ----------------------------------------------------------------------------------------------------
 
     def received(self, message: ServerMessage) -> None:
         receiver_id = getattr(message, "receiver", None)
