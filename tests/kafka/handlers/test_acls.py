@@ -136,12 +136,12 @@ def test_acl_change_applies_at_once_and_after_restart(tmp_path: Any) -> None:
     with Kafka(**settings) as kafka:
         assert [0, 0] == create(kafka, READS, odd)
     with Kafka(**settings) as kafka:
-        found = [(one.resource_name, one.acls[0].principal) for one in describe(kafka).resources]
+        found = [(resource.resource_name, resource.acls[0].principal) for resource in describe(kafka).resources]
         assert sorted((one["resource_name"], one["principal"]) for one in (READS, odd)) == sorted(found)
         (result,) = delete(kafka, {**EVERYTHING, "resource_name_filter": odd["resource_name"]})
         assert 1 == len(result.matching_acls)
     with Kafka(**settings) as kafka:
-        assert ["orders-"] == [one.resource_name for one in describe(kafka).resources]
+        assert ["orders-"] == [resource.resource_name for resource in describe(kafka).resources]
         assert [0] == create(kafka, deny)
         assert [ErrorCode.cluster_authorization_failed] == create(kafka, READS)
     with Kafka(**settings) as kafka:

@@ -248,7 +248,7 @@ def metadata(kafka: Kafka, topics: list[str] | None, create: bool = False) -> di
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )
-    return {one.name: one.error_code for one in answer.topics}
+    return {topic.name: topic.error_code for topic in answer.topics}
 
 
 def test_metadata_lists_denied_topics_only_if_requested(kafka: Kafka, grants: Grants) -> None:

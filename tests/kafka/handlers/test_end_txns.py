@@ -65,7 +65,7 @@ def test_empty_or_repeated_producers_are_an_invalid_request(kafka: Kafka) -> Non
 def test_end_txns_is_advertised_as_a_feature_only(kafka: Kafka, version: int) -> None:
     software = {"client_software_name": "a", "client_software_version": "1"} if version >= 3 else {}
     answer = kafka.ask(ApiKey.API_VERSIONS, version, **software)
-    assert ApiKey.END_TXNS not in {one.api_key for one in answer.api_keys}
+    assert ApiKey.END_TXNS not in {key.api_key for key in answer.api_keys}
     features = {one.name: (one.min_version, one.max_version) for one in getattr(answer, "supported_features", ())}
     ours = {name: levels for name, levels in features.items() if name.startswith("reactor.")}
     assert ours == ({"reactor.end_txns": (1, 1), "reactor.backup": (1, 1)} if version >= 3 else {})

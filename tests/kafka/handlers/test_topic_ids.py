@@ -254,8 +254,8 @@ def test_offsets_of_hidden_topics_are_refused_by_id(kafka: Kafka) -> None:
         topics = (visible, [0]), (hidden, [0]), (unknown, [0])
         codes = {visible: ErrorCode.none, hidden: DENIED, unknown: UNKNOWN}
         assert {one[0]: one[2] for one in ask_commit(kafka, group, *topics)} == codes
-        assert {one[0]: one[3] for one in ask_offsets(kafka, group, *topics)} == codes
-        assert [one[0] for one in ask_offsets(kafka, group)] == [visible]
+        assert {offset[0]: offset[3] for offset in ask_offsets(kafka, group, *topics)} == codes
+        assert [offset[0] for offset in ask_offsets(kafka, group)] == [visible]
 
 
 # -- metadata -----------------------------------------------------------------------------------------------------------

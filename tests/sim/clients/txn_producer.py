@@ -124,7 +124,7 @@ def error_of(key: ApiKey, body: Any) -> int:
         return int(body.responses[0].partition_responses[0].error_code)
     if key == ApiKey.ADD_PARTITIONS_TO_TXN:
         results = [one for topic in body.results_by_topic_v3_and_below for one in topic.results_by_partition]
-        return int(next((one.partition_error_code for one in results if one.partition_error_code), 0))
+        return int(next((result.partition_error_code for result in results if result.partition_error_code), 0))
     if key == ApiKey.TXN_OFFSET_COMMIT:
         return int(body.topics[0].partitions[0].error_code)
     return int(body.error if key == ApiKey.END_TXNS else body.error_code)
