@@ -78,42 +78,42 @@ def test_subscriptions_survive_restarts_and_end_without_settings(catalogue: Sqli
 
 
 def test_whoever_listens_is_told_of_every_change(catalogue: SqliteCatalogue) -> None:
-    found = configs(catalogue)
+    reloaded = configs(catalogue)
     versions: list[int] = []
-    found.on_change.append(lambda: versions.append(found.version))
-    put(found, "one", metrics="a")
-    put(found, "one", metrics="b")
+    reloaded.on_change.append(lambda: versions.append(reloaded.version))
+    put(reloaded, "one", metrics="a")
+    put(reloaded, "one", metrics="b")
     assert versions == [2, 3]
 
 
 def test_refused_or_validated_change_changes_nothing(catalogue: SqliteCatalogue) -> None:
-    found = configs(catalogue)
-    put(found, "one", metrics="a")
+    reloaded = configs(catalogue)
+    put(reloaded, "one", metrics="a")
     for name, changes in [("one", {"nothing": "1"}), ("one", {"match": "client_id=("}), ("", {"metrics": "b"})]:
         with pytest.raises(RequestError):
-            put(found, name, **changes)
+            put(reloaded, name, **changes)
     with pytest.raises(RequestError):
-        put(found, "one", metrics="b" * 3_000)
-    found.alter("one", lambda _own, _in_force: {"metrics": "b"}, validate_only=True)
-    assert found.own("one") == configs(catalogue).own("one") == {"metrics": "a"}
+        put(reloaded, "one", metrics="b" * 3_000)
+    reloaded.alter("one", lambda _own, _in_force: {"metrics": "b"}, validate_only=True)
+    assert reloaded.own("one") == configs(catalogue).own("one") == {"metrics": "a"}
 
 
 def test_the_number_of_subscriptions_is_bounded(catalogue: SqliteCatalogue) -> None:
-    found = configs(catalogue)
+    reloaded = configs(catalogue)
     with mock.patch.object(client_metrics, "_SUBSCRIPTIONS_MAX", 2):
-        put(found, "1", metrics="a")
-        put(found, "2", metrics="a")
+        put(reloaded, "1", metrics="a")
+        put(reloaded, "2", metrics="a")
         with pytest.raises(RequestError, match="delete some"):
-            put(found, "3", metrics="a")
-        put(found, "2", metrics="b")
+            put(reloaded, "3", metrics="a")
+        put(reloaded, "2", metrics="b")
 
 
 def test_without_re2_only_plain_values_match(catalogue: SqliteCatalogue) -> None:
-    found = configs(catalogue)
-    put(found, "plain", match="client_id=app-1")
-    put(found, "pattern", match="client_id=app.*")
+    reloaded = configs(catalogue)
+    put(reloaded, "plain", match="client_id=app-1")
+    put(reloaded, "pattern", match="client_id=app.*")
     with mock.patch.object(expressions, "re2", None):
         (left,) = configs(catalogue).subscriptions
         assert left.matches(FACTS)
         with pytest.raises(RequestError, match="google-re2"):
-            put(found, "another", match="client_id=app.*")
+            put(reloaded, "another", match="client_id=app.*")

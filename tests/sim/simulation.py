@@ -577,11 +577,11 @@ class Simulation:
         self._check()
 
     def _leftovers(self, server: Any) -> dict[str, Any]:
-        found = invariants.leftovers(server)
+        leftovers = invariants.leftovers(server)
         for scene in (self.shuffle, self.pulsar, self.share):
             if scene is not None:
-                found |= scene.leftovers(server)
-        return found
+                leftovers |= scene.leftovers(server)
+        return leftovers
 
 
 def simulate(seed: int, steps: int = DEFAULT_STEPS, *, verbose: bool = False) -> Result:

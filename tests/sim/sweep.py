@@ -59,6 +59,6 @@ def record() -> dict[str, int | None]:
         searches = {name: processes.submit(first_to_find, name, seeds_for(name)) for name in PLANTED}
         results = {name: search.result() for name, search in searches.items()}
     seeds = {name: result.seed if result is not None else None for name, result in results.items()}
-    found = {name: seed for name, seed in sorted(seeds.items()) if seed is not None}
-    FOUND_BY.write_text(json.dumps(found, indent=1) + "\n")
+    recorded = {name: seed for name, seed in sorted(seeds.items()) if seed is not None}
+    FOUND_BY.write_text(json.dumps(recorded, indent=1) + "\n")
     return seeds

@@ -44,8 +44,8 @@ class Fetched:
     def offsets(self, partition: int = 0) -> list[int]:
         """First and last offsets of the sent batches."""
         one = self.partitions.get(partition)
-        found = [] if one is None or not one.records else [header for _, header in batches(one.records)]
-        return [offset for header in found for offset in (header.base_offset, header.last_offset)]
+        headers = [] if one is None or not one.records else [header for _, header in batches(one.records)]
+        return [offset for header in headers for offset in (header.base_offset, header.last_offset)]
 
     def errors(self, partition: int = 0) -> tuple[int, int]:
         """The errors of the fetch, and of the acknowledgements."""

@@ -76,8 +76,8 @@ def test_acls_are_listed_by_resource(kafka: Kafka) -> None:
     writes = {**READS, "operation": Operation.WRITE}
     group = {**READS, "resource_type": ResourceType.GROUP}
     assert [0, 0, 0] == create(kafka, group, writes, READS)
-    found = describe(kafka).resources
-    assert [(2, [3, 4]), (3, [3])] == [(one.resource_type, [acl.operation for acl in one.acls]) for one in found]
+    resources = describe(kafka).resources
+    assert [(2, [3, 4]), (3, [3])] == [(one.resource_type, [acl.operation for acl in one.acls]) for one in resources]
 
 
 def test_match_finds_what_covers_a_resource(kafka: Kafka) -> None:
@@ -85,8 +85,8 @@ def test_match_finds_what_covers_a_resource(kafka: Kafka) -> None:
     wildcard = {**literal, "resource_name": "*"}
     other = {**literal, "resource_name": "orders-us"}
     create(kafka, READS, literal, wildcard, other)
-    found = describe(kafka, resource_name_filter="orders-eu", pattern_type_filter=PatternType.MATCH).resources
-    assert ["*", "orders-", "orders-eu"] == sorted(one.resource_name for one in found)
+    resources = describe(kafka, resource_name_filter="orders-eu", pattern_type_filter=PatternType.MATCH).resources
+    assert ["*", "orders-", "orders-eu"] == sorted(one.resource_name for one in resources)
 
 
 def test_invalid_acls_are_refused_individually(kafka: Kafka) -> None:
@@ -136,8 +136,8 @@ def test_acl_change_applies_at_once_and_after_restart(tmp_path: Any) -> None:
     with Kafka(**settings) as kafka:
         assert [0, 0] == create(kafka, READS, odd)
     with Kafka(**settings) as kafka:
-        found = [(resource.resource_name, resource.acls[0].principal) for resource in describe(kafka).resources]
-        assert sorted((one["resource_name"], one["principal"]) for one in (READS, odd)) == sorted(found)
+        resources = [(resource.resource_name, resource.acls[0].principal) for resource in describe(kafka).resources]
+        assert sorted((one["resource_name"], one["principal"]) for one in (READS, odd)) == sorted(resources)
         (result,) = delete(kafka, {**EVERYTHING, "resource_name_filter": odd["resource_name"]})
         assert 1 == len(result.matching_acls)
     with Kafka(**settings) as kafka:

@@ -49,8 +49,8 @@ def test_the_directory_is_named_in_full(kafka: Kafka, version: int) -> None:
 @all_versions
 def test_no_list_means_all_topics(kafka: Kafka, version: int) -> None:
     topic = kafka.topic(partitions=3)
-    found = sizes(describe(kafka, None, version))
-    assert {(topic, 0), (topic, 1), (topic, 2)} <= found.keys()
+    described = sizes(describe(kafka, None, version))
+    assert {(topic, 0), (topic, 1), (topic, 2)} <= described.keys()
 
 
 @all_versions

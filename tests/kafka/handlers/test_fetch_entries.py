@@ -42,12 +42,12 @@ def write_records(log: Log, *values: bytes) -> None:
 
 def records_of(data: bytes | None, offset: int = 0) -> list[Record]:
     """What a consumer that asked for ``offset`` sees."""
-    found: list[Record] = []
+    fetched: list[Record] = []
     for position, header in batches(data or b""):
         check_crc(memoryview(data or b""), position, header)
         assert not header.is_entry
-        found += [record for record in records(data or b"", position) if record.offset >= offset]
-    return found
+        fetched += [record for record in records(data or b"", position) if record.offset >= offset]
+    return fetched
 
 
 def seen(result: Any, offset: int = 0) -> list[tuple[int, bytes | None]]:
@@ -102,12 +102,12 @@ def test_limits_hold_but_one_batch_always_comes(kafka: Kafka, limit: int) -> Non
     offset = 0
     while offset < log.high_watermark:
         (result,) = results(ask(kafka, 11, topic, {"fetch_offset": offset, "partition_max_bytes": limit}))
-        found = [header for _, header in batches(result.records)]
-        assert len(found) == 1 or len(result.records) <= limit
-        assert [(offset // 3 + i) for i, _ in enumerate(found)] == [
+        fetched = [header for _, header in batches(result.records)]
+        assert len(fetched) == 1 or len(result.records) <= limit
+        assert [(offset // 3 + i) for i, _ in enumerate(fetched)] == [
             int(record.value or b"") for record in records_of(result.records)[::3]
         ]
-        offset = found[-1].next_offset
+        offset = fetched[-1].next_offset
 
 
 def test_response_has_a_bounded_number_of_entry_bytes(kafka: Kafka) -> None:

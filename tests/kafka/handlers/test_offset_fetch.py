@@ -27,17 +27,17 @@ def fetch(kafka: Kafka, version: int, group: str, *wanted: tuple[str, Sequence[i
 
 def offsets(kafka: Kafka, answer: Any) -> dict[tuple[str | None, int], tuple[int, int, str | None]]:
     assert get(answer, "error_code", ErrorCode.none) == ErrorCode.none
-    found = {}
+    committed = {}
     for topic in answer.topics:
         for partition in topic.partitions:
             assert partition.error_code == ErrorCode.none
             epoch = get(partition, "committed_leader_epoch", "not told")
-            found[kafka.name_of(topic), partition.partition_index] = (
+            committed[kafka.name_of(topic), partition.partition_index] = (
                 partition.committed_offset,
                 epoch,
                 partition.metadata,
             )
-    return found
+    return committed
 
 
 @all_versions
@@ -64,8 +64,8 @@ def test_null_asks_for_everything(kafka: Kafka, version: int) -> None:
     group, topic, other = new_group(), kafka.topic(partitions=3), kafka.topic()
     commit(kafka, group, topic, 7, 8)
     commit(kafka, group, other, 9)
-    found = offsets(kafka, fetch(kafka, version, group, everything=True))
-    assert {key: value[0] for key, value in found.items()} == {(topic, 0): 7, (topic, 1): 8, (other, 0): 9}
+    committed = offsets(kafka, fetch(kafka, version, group, everything=True))
+    assert {key: value[0] for key, value in committed.items()} == {(topic, 0): 7, (topic, 1): 8, (other, 0): 9}
     assert offsets(kafka, fetch(kafka, version, new_group(), everything=True)) == {}
 
 

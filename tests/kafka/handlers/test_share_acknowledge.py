@@ -135,8 +135,8 @@ def test_many_types_are_handled(kafka: Kafka) -> None:
     ],
 )
 def test_many_ranges_are_left_to_a_handler(batches: list[tuple[int, int, bytes]], is_many: bool) -> None:
-    found = [AcknowledgementBatch(*batch) for batch in batches]
-    partitions = [SharePartitionRequest((bytes(16), number), [one]) for number, one in enumerate(found)]
+    acknowledgements = [AcknowledgementBatch(*batch) for batch in batches]
+    partitions = [SharePartitionRequest((bytes(16), number), [one]) for number, one in enumerate(acknowledgements)]
     request = ShareAcknowledgeRequest("group", "member", 1, is_renew=True, partitions=partitions)
     assert has_many_acknowledgements(request) is is_many
 

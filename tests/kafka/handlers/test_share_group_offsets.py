@@ -233,8 +233,8 @@ def test_deleted_topic_is_forgotten_by_all_groups(kafka: Kafka) -> None:
 def test_share_groups_are_listed_with_their_type(kafka: Kafka) -> None:
     group = left(kafka, kafka.topic())
     answer = kafka.ask(ApiKey.LIST_GROUPS, 5, states_filter=["empty"], types_filter=["Share"])
-    found = {one.group_id: one for one in answer.groups}
-    assert (found[group].protocol_type, found[group].group_state, found[group].group_type) == (
+    groups = {one.group_id: one for one in answer.groups}
+    assert (groups[group].protocol_type, groups[group].group_state, groups[group].group_type) == (
         "share",
         "Empty",
         "share",

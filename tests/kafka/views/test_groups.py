@@ -138,9 +138,9 @@ def test_sample_of_many_groups_takes_turns(api: Api, monkeypatch: pytest.MonkeyP
     first = lags.read()[routes.LAG]
     assert 0 < len(first) < len(names)
     for _ in names:
-        found = lags.read()[routes.LAG]
-    assert names == sorted(found)
-    assert {"billing": 6.0}.items() <= found.items()
+        lag = lags.read()[routes.LAG]
+    assert names == sorted(lag)
+    assert {"billing": 6.0}.items() <= lag.items()
 
 
 def test_sample_looks_up_times_of_some_partitions(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,12 +206,12 @@ class Admin(Client):
                 return
             self._excuse(data.error_code, "reading a topic")
             return
-        found = [record.value for record in records(memoryview(bytes(data.records)))] if data.records else []
+        stored = [record.value for record in records(memoryview(bytes(data.records)))] if data.records else []
         expected = f"round {self._round}".encode()
-        for value in found:
+        for value in stored:
             if value != expected and not self._doubt:
                 raise Violation(f"{self.name}: {value!r} is in a topic that was made for {expected!r}")
-        if not found and not self._doubt:
+        if not stored and not self._doubt:
             raise Violation(f"{self.name}: {expected!r} was acknowledged and is not there")
 
     def _records_deleted(self, before: int, result: Any) -> None:

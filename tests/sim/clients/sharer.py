@@ -361,15 +361,15 @@ def _settling(kinds: Mapping[Record, int]) -> list[Record]:
 
 def _batches(kinds: Mapping[Record, int]) -> list[dict[str, Any]]:
     """Consecutive offsets with equal acknowledgements become a batch with one type."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for (_, offset, _), kind in sorted(kinds.items()):
-        last = found[-1] if found else None
+        last = rows[-1] if rows else None
         if last is not None and last["last_offset"] == offset - 1:
             last["last_offset"] = offset
             last["acknowledge_types"].append(kind)
         else:
-            found.append({"first_offset": offset, "last_offset": offset, "acknowledge_types": [kind]})
-    for batch in found:
+            rows.append({"first_offset": offset, "last_offset": offset, "acknowledge_types": [kind]})
+    for batch in rows:
         if len(set(batch["acknowledge_types"])) == 1:
             del batch["acknowledge_types"][1:]
-    return found
+    return rows
