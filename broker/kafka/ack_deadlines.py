@@ -1,5 +1,5 @@
-"""Produce requests that wait for an fsync, without a thread, and their deadlines: when one has passed, the client is told that
-its request timed out.
+"""Produce requests that wait for an fsync without occupying a thread, and their deadlines: a request that misses its deadline is
+answered that it timed out.
 
 Nearly all requests are answered within milliseconds. A timer for each would cost more than most of them are worth, so all are
 checked together, a few times a second, as long as any request waits.
@@ -20,7 +20,7 @@ from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
 
-# How long (s) after its deadline a client is told, at most.
+# The answer comes at most this long (s) after the deadline.
 TICK_S = 0.25
 
 
@@ -50,7 +50,7 @@ class AckDeadlines:
             self._tick_on()
 
     def remove(self, waiting: Waiting) -> bool:
-        """The request is answered. False if it was removed before: of all who call this, one may answer."""
+        """The request is answered. False if it was removed before: only the first caller may answer."""
         return self._waiting.pop(waiting, self) is None
 
     def _tick_on(self) -> None:
@@ -65,7 +65,7 @@ class AckDeadlines:
             if waiting.deadline <= now and self.remove(waiting):
                 try:
                     waiting.expire()
-                except Exception as error:  # the seam: what fails for one request is not to keep the others waiting
+                except Exception as error:  # the seam: one request's failure must not keep the others waiting
                     log.error("timer_callback_failed", exc_info=error)
         self._ticking = False  # cleared first: a request that is added after the next line starts the timer itself
         if self._waiting:
@@ -80,15 +80,16 @@ class Written(NamedTuple):
     log: Log
 
 
-# What did not become durable in time: the error, with a message for the client.
+# An append that did not become durable in time: the error, with a message for the client.
 Undurable = tuple[Written, ErrorCode, str | None]
 
 
 class AwaitedFlush:
-    """A request whose records are to become durable. ``answer`` is called once: by whoever has removed this from the deadlines.
+    """A request that waits until its records are durable. ``answer`` is called once, by the thread that has
+    removed this from the deadlines.
 
-    It is called on the thread that has synced the last log, or on the timer's; at once if all is durable already. Logs may be
-    synced by several threads: no lock, because each step that they have in common is one operation on a dict.
+    That is the thread that synced the last log, or the timer's; ``begin`` calls it at once if all is durable. Logs may be
+    synced by several threads: no lock is needed, because each step that they share is one operation on a dict.
     """
 
     __slots__ = ("_answer", "_deadlines", "_undurable", "_waiting", "deadline")
@@ -102,20 +103,22 @@ class AwaitedFlush:
         self._undurable: dict[int, Undurable] = {}
 
     def begin(self, flusher: Flusher, written: Sequence[Written]) -> None:
-        """These logs are to become durable as far as they go now."""
+        """Wait until these logs are durable up to their present ends."""
         self._waiting = dict(enumerate(written))
         self._deadlines.add(self)
-        for number, one in enumerate(written):
-            flusher.wait_durable(one.log, one.log.log_end_offset, partial(self._flushed, number))
+        for number, appended in enumerate(written):
+            flusher.wait_durable(appended.log, appended.log.log_end_offset, partial(self._flushed, number))
 
     def _flushed(self, number: int, error: StorageError | None) -> None:
         if error is not None:
             self._undurable[number] = self._waiting[number], ErrorCode.kafka_storage_error, str(error)
-        del self._waiting[number]  # last: who finds none waiting finds all errors
+        del self._waiting[number]  # last: a thread that sees nothing waiting sees all errors
         if not self._waiting and self._deadlines.remove(self):
             self._answer(self._undurable.values())
 
     def expire(self) -> None:
         """The request has timed out. As in Kafka, the records may become durable all the same."""
-        late = {number: (one, ErrorCode.request_timed_out, None) for number, one in self._waiting.copy().items()}
+        late = {
+            number: (appended, ErrorCode.request_timed_out, None) for number, appended in self._waiting.copy().items()
+        }
         self._answer((late | self._undurable).values())

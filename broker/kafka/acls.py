@@ -19,7 +19,7 @@ E = TypeVar("E", bound=IntEnum)
 
 
 def require_acls(context: KafkaContext) -> AclAuthorizer:
-    """Raises RequestError (security_disabled) where there are no ACLs, as Kafka does."""
+    """Raises RequestError (security_disabled) if ACLs are off, as Kafka does."""
     if isinstance(context.authorizer, AclAuthorizer):
         return context.authorizer
     raise RequestError(
@@ -28,7 +28,7 @@ def require_acls(context: KafkaContext) -> AclAuthorizer:
 
 
 def filter_of(message: Any) -> AclFilter:
-    """The filter of a request to describe, or one of those of a request to delete."""
+    """The filter of a describe request, or a filter of a delete request."""
     return AclFilter(
         _value(ResourceType, message.resource_type_filter),
         message.resource_name_filter,
@@ -41,7 +41,7 @@ def filter_of(message: Any) -> AclFilter:
 
 
 def acl_of(message: Any) -> Acl:
-    """One ACL of a request to create some."""
+    """An ACL of a create request."""
     return Acl(
         _value(ResourceType, message.resource_type),
         message.resource_name,

@@ -39,8 +39,8 @@ class KafkaRequest(Request):
     correlation_id: int
     client_id: str | None
     body_offset: int
-    in_debt: bool  # only of a Produce request that was counted against a quota: it has left a debt
-    log_calls: list[LogCall]  # only while requests are traced, and only of those that append or fetch
+    in_debt: bool  # only set for a Produce request that was counted against a quota: it left a debt
+    log_calls: list[LogCall]  # only while requests are traced, and only for requests that append or fetch
 
     @property
     def body(self) -> memoryview:
@@ -69,7 +69,7 @@ class Call:
         self._outbox = outbox
         self._replied = False
         self.body = body
-        self.progress: Any = None  # what a handler that continues in a lane has done so far
+        self.progress: Any = None  # the progress of a handler that continues in a lane
 
     @property
     def work(self) -> Work:
@@ -108,20 +108,20 @@ class Call:
         return self._request.received_at
 
     def array(self, items: Collection[T], make: Callable[[T], Any]) -> Counted:
-        """An array of the reply, for everything of which a request may name many. Its elements are ``make(item)``, created one by
-        one while the reply is written. When the work is abandoned meanwhile, the reply is given up."""
+        """An array of the reply, for everything that a request may name often. The elements ``make(item)`` are created singly
+        while the reply is written. If the work is abandoned meanwhile, the reply is given up."""
         return Counted(len(items), map(make, self.work.each(items)))
 
     def is_in(self, lane: str) -> bool:
         return self._request.lane == lane
 
     def continue_in(self, lane: str) -> None:
-        """Have the API's ``handle`` called again, with this call, on a handler of that lane, behind what waits there: it has
-        found out that the request is of a slow kind, or has had its turn. It then returns None. Not on a processor."""
+        """Have the API's ``handle`` called again, with this call, on a handler of that lane, behind the requests there: it
+        has discovered that the request is slow, or has had its turn. It then returns None. Not on a processor."""
         self._outbox.hand_over(self._request, Handover(lane, self))
 
     def resumed(self, outbox: Outbox) -> None:
-        """It is handled again."""
+        """The call is handled again, after ``continue_in``."""
         self._outbox = outbox
 
     def check_mutations(self, strict_since: int) -> None:
@@ -165,16 +165,16 @@ class Call:
 class Api:
     """One API: its versions and its handler.
 
-    Exactly one of ``handle`` and ``handle_raw`` is given.
+    Exactly one of ``handle`` and ``handle_raw`` is set.
 
     ``handle(context, call)`` returns the reply's fields, or None if it will call ``call.reply`` later, from any thread.
     A RequestError that leaves it becomes the reply ``on_error(call, error)``; without ``on_error``, closes the connection.
     ``inline``: ``handle`` is cheap and never blocks.
 
     ``handle_raw(context, request, outbox, prepared)`` answers through the outbox. ``prepare(context, request)``, on the
-    processor, returns a ``Handover`` where that may block or take long this time, and else what it has found out, which
+    processor, returns a ``Handover`` if the request may block or take long this time, and else its result, which
     ``handle_raw`` gets as ``prepared``. TooManyEntries from it hands the request over through the bulk lane. ``handle_raw`` gets
-    None where ``prepare`` was not asked.
+    None if ``prepare`` was not called.
 
     A request whose body is longer than ``inline_max_bytes`` goes to a handler thread without ``prepare``, whatever ``inline``
     says. ``lane``: the lane of an API whose requests are slow whatever their size (see ``broker.network.work``).
@@ -192,11 +192,11 @@ class Api:
     lane: str | None = None
     # A long body has many entries, and its request goes through the bulk lane. False where the body carries records.
     sized_by_bytes: bool = True
-    # Advertised instead of min_version, for clients that misread a higher one.
+    # Advertised instead of min_version, for clients that misread a higher minimum.
     advertised_min: int | None = None
-    # Of an API that Kafka does not have: name and level of the feature by which clients find it. ApiVersions omits its key.
+    # For an API that Kafka does not have: name and level of the feature by which clients find it. ApiVersions omits its key.
     feature: tuple[str, int] | None = None
-    # Of an API that clients use for nothing unless an operator has asked for it: when ApiVersions lists its key, in words.
+    # For an API that is useless to clients unless an operator has asked for it: when ApiVersions lists its key, in words.
     condition: str | None = None
     label: str = attrs.field(init=False)  # the name as Kafka writes it: CreateTopics
 

@@ -130,7 +130,7 @@ class KafkaPart:
         context.telemetry.configs.load()
         context.backups.remove_left_over()
         context.groups.topics.load(context.logs.topics())
-        context.share.open()  # before groups, which have it begin with partitions that it does not know
+        context.share.open()  # before groups, which make it begin with partitions that it does not know
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()
 
@@ -175,7 +175,7 @@ class KafkaPart:
 
 
 def _views(context: KafkaContext, surroundings: Surroundings) -> "KafkaViews":
-    """What the HTTP API shows. Imported where it can be asked for."""
+    """The views of the HTTP API. Imported only if there is a listener for it."""
     from broker.kafka.views.routes import KafkaViews
 
     views = KafkaViews(context, surroundings.callers, surroundings.figures)

@@ -1,4 +1,4 @@
-"""Asks the authorizer for Kafka's handlers: what the client of a connection may do, and the error code where it may not.
+"""The questions of Kafka's handlers to the authorizer: what a connection's client may do, and the error code if it may not.
 
 Any thread. Without an authorizer a question costs one comparison.
 
@@ -27,7 +27,7 @@ SUPPORTED_BITS: Final[Mapping[ResourceType, int]] = {
     resource_type: sum(1 << operation for operation in operations) for resource_type, operations in SUPPORTED.items()
 }
 
-# What is denied where everything is allowed.
+# The denied names if everything is allowed.
 NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
@@ -62,7 +62,7 @@ def authorized_operations(
 
 
 def cluster_operations(context: KafkaContext, connection: Connection) -> int:
-    """``authorized_operations`` of the cluster. As in Kafka none for a client that may not describe it."""
+    """``authorized_operations`` of the cluster. As in Kafka, none for a client that may not describe it."""
     if not may(context, connection, Operation.DESCRIBE, ResourceType.CLUSTER):
         return 0
     return authorized_operations(context, connection, ResourceType.CLUSTER)
@@ -75,7 +75,7 @@ def require(
     resource_type: ResourceType,
     name: str = CLUSTER_NAME,
 ) -> None:
-    """Raises RequestError with the code of the resource's type where the client may not do this."""
+    """Raises RequestError with the code of the resource's type if the client may not do this."""
     if not may(context, connection, operation, resource_type, name):
         raise refusal(resource_type)
 
@@ -94,7 +94,7 @@ def denied(
     *,
     audited: bool = True,
 ) -> frozenset[str]:
-    """Those of these names with which the client may not do this. Each distinct name is asked for once."""
+    """The names with which the client may not do this. The authorizer is asked once for each distinct name."""
     authorizer = context.authorizer
     if authorizer is None:
         return NO_NAMES
@@ -108,7 +108,7 @@ def denied(
 
 
 def visible_topics(context: KafkaContext, asker: object, names: frozenset[str]) -> frozenset[str] | None:
-    """Those of these topics that ``asker``, the principal and host of a client, may describe; None if nobody is named."""
+    """The topics that ``asker``, the principal and host of a client, may describe; None if ``asker`` names nobody."""
     authorizer = context.authorizer
     if authorizer is None:
         return names
@@ -125,16 +125,16 @@ def visible_topics(context: KafkaContext, asker: object, names: frozenset[str]) 
 def denied_ids(
     context: KafkaContext, connection: Connection, operation: Operation, topic_ids: Iterable[bytes]
 ) -> frozenset[bytes]:
-    """Those of these topic ids with whose topics the client may not do this. An id without a topic is never among them: as in
-    Kafka, it is no secret that there is no such topic."""
+    """The ids of topics with which the client may not do this. An id without a topic is never among them: as in Kafka, it is no
+    secret that there is no such topic."""
     known = context.logs.topics_by_id
-    names = {one: info.name for one in dict.fromkeys(topic_ids) if (info := known.get(one)) is not None}
+    names = {topic_id: info.name for topic_id in dict.fromkeys(topic_ids) if (info := known.get(topic_id)) is not None}
     refused = denied(context, connection, operation, ResourceType.TOPIC, names.values())
-    return frozenset([one for one, name in names.items() if name in refused]) if refused else frozenset()
+    return frozenset([topic_id for topic_id, name in names.items() if name in refused]) if refused else frozenset()
 
 
 def uncreatable(context: KafkaContext, connection: Connection, names: Iterable[str]) -> frozenset[str]:
-    """Those of these topics that the client may not create: as in Kafka, CREATE on the cluster or on the topic allows it."""
+    """The topics that the client may not create: as in Kafka, CREATE on the cluster or on the topic allows it."""
     if may(context, connection, Operation.CREATE, ResourceType.CLUSTER, audited=False):
         return NO_NAMES
     return denied(context, connection, Operation.CREATE, ResourceType.TOPIC, names)

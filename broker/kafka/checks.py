@@ -1,4 +1,4 @@
-"""What the administrative handlers share: finding partitions, errors for replies, and Kafka's limits on one request.
+"""Helpers of the administrative handlers: partition look-up, errors for replies, and Kafka's limits on a request.
 
 Pure functions; they run on the thread that handles the request.
 """
@@ -32,8 +32,8 @@ OPERATIONS_NOT_ASKED_FOR = -(2**31)
 def online_log(context: KafkaContext, topic: str, partition: int) -> Log:
     """The partition's log, ready to be used.
 
-    Raises a Refusal where there is no such partition (unknown_topic_or_partition), StorageError where there is one that
-    cannot be served.
+    Raises a Refusal if there is no such partition (unknown_topic_or_partition), StorageError if the partition cannot be
+    served.
     """
     log = context.logs.get(topic, partition)
     if log is None:
@@ -47,7 +47,7 @@ def online_log(context: KafkaContext, topic: str, partition: int) -> Log:
 
 
 def check_leader_epoch(log: Log, current_leader_epoch: int) -> None:
-    """KIP-320: refuse a request whose leader epoch is older or newer than the log's. -1: the client has given none."""
+    """KIP-320: refuse a request whose leader epoch is older or newer than the log's. -1: the client sent none."""
     if current_leader_epoch == -1 or current_leader_epoch == log.leader_epoch:
         return
     if current_leader_epoch < log.leader_epoch:
@@ -58,7 +58,7 @@ def check_leader_epoch(log: Log, current_leader_epoch: int) -> None:
 def error_fields(error: Refusal | StorageError) -> tuple[int, str]:
     """Code and message for a reply. A fault of the machine is Kafka's retriable kafka_storage_error.
 
-    Messages quote what the client sent, which may be long: they are cut off, so that no reply grows with what it refuses.
+    Messages quote the client's request, which may be long: they are cut off, so that no reply grows with the request.
     """
     if isinstance(error, Refusal):
         code = code_of(error)
@@ -67,7 +67,7 @@ def error_fields(error: Refusal | StorageError) -> tuple[int, str]:
 
 
 def error_alone(call: Call, error: RequestError) -> dict[str, int]:
-    """For ``Api.on_error``, where a reply has an error code and all its other fields may be left out."""
+    """For ``Api.on_error``, if a reply has an error code and all its other fields may be left out."""
     return {"error_code": error.code}
 
 

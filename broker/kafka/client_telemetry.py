@@ -1,19 +1,15 @@
-"""The instances of clients that push metrics, and the series that they have pushed.
+"""The metrics that clients push (KIP-714): client instances, their subscriptions, and their latest series.
 
-Handler threads call ``ask`` and ``push``, threads that read metrics call ``series``; one lock, held for moments. What a client
-has pushed is decompressed and parsed without it. The table is bounded: of instances, the one that was silent for longest gives
-way; of series, what is beyond the bounds is left out. Each push replaces what the client has pushed before, and a client that is
+Handler threads call ``ask`` and ``push``, threads that read metrics call ``series``; one lock guards the table and is held for
+moments. Pushes are decompressed and parsed without the lock. The table is bounded: a new instance replaces the instance that was
+silent for longest, and series beyond the bounds are left out. Each push replaces the client's previous push. A client that is
 silent for three intervals is forgotten.
 
-Values are cumulative: clients are told not to send differences, so that a push that is lost does no harm.
+Values are cumulative: clients are told not to send differences, so a lost push does no harm.
 
-A client that pushes metrics, as the broker remembers it: what it is subscribed to, when it may ask and push, as Kafka has it,
-and what it has pushed last.
-
-A client may ask for its subscription when it has neither asked nor pushed for an interval, and push when it has not pushed for
-an interval: so it may push as soon as it has asked. After an error that tells it to ask again, it may ask at once.
-
-Pure: the time comes in as ``now`` (monotonic, s). Under the lock of ``ClientTelemetry``.
+``ClientInstance`` is the state of one client, with Kafka's rules for when it may ask and push. It is pure: the time comes in as
+``now`` (monotonic, s). It may ask for its subscription if it has neither asked nor pushed for an interval, and push if it has not
+pushed for an interval, so it may push as soon as it has asked. After an error that tells it to ask again, it may ask at once.
 """
 
 import base64
@@ -63,7 +59,7 @@ class ClientInstance:
 
     @property
     def subscription_id(self) -> int:
-        """Says whether a push is about the metrics, and of the interval, that the client should know."""
+        """Identifies metrics and interval, so that a push shows whether the client knows the current ones."""
         text = f"{','.join(self.metrics)};{self.interval_ms};{self.instance_id}"
         return zlib.crc32(text.encode()) - (1 << 31)
 
@@ -72,7 +68,7 @@ class ClientInstance:
         return self.seen_at + max(_REMEMBERED_S, 3 * self.interval_ms / 1000)
 
     def ask(self, now: float) -> None:
-        """The client asks what it is subscribed to. Raises RequestError (throttling_quota_exceeded) if that is too early."""
+        """The client asks for its subscription. Raises RequestError (throttling_quota_exceeded) if that is too early."""
         if now - max(self._asked_at, self._pushed_at) >= self.interval_ms / 1000:
             self._asked_at = now
         elif self.last_error not in _ASK_AGAIN:
@@ -96,26 +92,26 @@ class ClientInstance:
 
 
 def subscribed(subscriptions: Iterable[Subscription], facts: Mapping[str, str]) -> tuple[tuple[str, ...], int]:
-    """The metrics and the interval (ms) of a client: everything that the subscriptions that match it want, as often as any of
-    them wants it, and never less often than by default."""
+    """The metrics and the interval (ms) of a client: all metrics of the matching subscriptions, at the shortest of their
+    intervals, which is at most the default."""
     metrics: set[str] = set()
     interval_ms = INTERVAL_DEFAULT_MS
-    for one in subscriptions:
-        if one.matches(facts):
-            metrics.update(one.metrics)
-            interval_ms = min(interval_ms, one.interval_ms)
+    for subscription in subscriptions:
+        if subscription.matches(facts):
+            metrics.update(subscription.metrics)
+            interval_ms = min(interval_ms, subscription.interval_ms)
     return ((ALL,) if ALL in metrics else tuple(sorted(metrics))), interval_ms
 
 
 log = get_logger("kafka")
 
-# The codecs that clients may use, those that are preferred first, as in Kafka.
+# The codecs that clients may use, preferred ones first, as in Kafka.
 CODECS: Final = (ZSTD, LZ4, GZIP, SNAPPY)
 _INSTANCES_MAX = 1_000
 _SERIES_MAX = 1_000  # of an instance
 _ALL_SERIES_MAX = 20_000
 _NAME_MAX, _ATTRIBUTES_MAX = 200, 500
-# Ids that stand for none.
+# Ids that mean "no id".
 _RESERVED = (None, uuid.UUID(int=0), uuid.UUID(int=1))
 
 
@@ -127,12 +123,12 @@ class ClientTelemetry:
         self._clock = clock
         self._entropy = entropy
         self._lock = Lock()
-        self._instances: OrderedDict[uuid.UUID, ClientInstance] = OrderedDict()  # the one that was seen last is last
+        self._instances: OrderedDict[uuid.UUID, ClientInstance] = OrderedDict()  # the most recently seen is last
         self._series = 0  # of all instances
         self._limit = EventLimit()
 
     def ask(self, instance_id: uuid.UUID | None, facts: Mapping[str, str]) -> ClientInstance:
-        """What this client is subscribed to; one without an id gets one. Raises RequestError."""
+        """The client's subscription; a client without an id gets an id. Raises RequestError."""
         if instance_id is None or instance_id.int == 0:
             instance_id = self._entropy.uuid()
         with self._lock:
@@ -151,7 +147,7 @@ class ClientTelemetry:
         *,
         terminating: bool,
     ) -> None:
-        """Keep what the client pushes instead of what it has pushed before. Raises RequestError."""
+        """Keep the client's push, in place of its previous push. Raises RequestError."""
         if instance_id is None or instance_id in _RESERVED:
             raise RequestError(
                 ErrorCode.invalid_request, "A push has the client instance id that the client was given."
@@ -206,7 +202,7 @@ class ClientTelemetry:
 
     def _expire(self, now: float) -> None:
         """Under the lock. Every instance is looked at, which is some 0.1 ms at most."""
-        for instance in [one for one in self._instances.values() if one.expires_at <= now]:
+        for instance in [candidate for candidate in self._instances.values() if candidate.expires_at <= now]:
             self._forget(instance.instance_id)
 
     def _forget(self, instance_id: uuid.UUID) -> None:
@@ -237,12 +233,13 @@ class ClientTelemetry:
     def series(self) -> dict[Labels, float]:
         with self._lock:
             self._expire(self._clock.monotonic())
-            found = [
-                (kafka_text(one.instance_id), one.facts["client_id"], one.series) for one in self._instances.values()
+            pushed = [
+                (kafka_text(instance.instance_id), instance.facts["client_id"], instance.series)
+                for instance in self._instances.values()
             ]
         return {
             (instance_id, client_id, metric, attributes): value
-            for instance_id, client_id, of_instance in found
+            for instance_id, client_id, of_instance in pushed
             for (metric, attributes), value in of_instance.items()
         }
 
@@ -262,7 +259,7 @@ def kafka_text(instance_id: uuid.UUID) -> str:
 
 
 def _series_of(instance: ClientInstance, points: Iterable[Point]) -> Series:
-    """Those that the client is subscribed to, without such as have names that are too long."""
+    """The series to which the client is subscribed, except those with too long names."""
     series: Series = {}
     for metric, attributes, value in points:
         if len(metric) <= _NAME_MAX and instance.is_subscribed_to(metric):

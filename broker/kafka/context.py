@@ -1,8 +1,8 @@
-"""What Kafka's handlers share: the logs, the catalogue, the groups, the clock, and the identity of this broker.
+"""What Kafka's handlers share: the logs, the catalogue, the groups, the clock, the identity of this broker, and a cache of
+answers to Metadata requests.
 
-Answers to Metadata requests, kept until a topic changes, because clients of one kind send the same request again and again.
-
-Shared by processors and handlers; each method is one step on a dict and one under a lock, so that a processor may call it.
+Processors and handlers use it. The cache keeps answers until a topic changes, because clients of one kind send the same request
+again and again. Each of its methods is one step on a dict and one under a lock, so a processor may call it.
 """
 
 from functools import partial
@@ -48,7 +48,7 @@ Key = tuple[int, tuple[str, int], bytes, frozenset[str]]
 ENTRIES_MAX = 64
 # The size of all keys and answers. An answer about 10,000 partitions has some 400 kB.
 BYTES_MAX = 16 * 1024 * 1024
-# Of a set, for each of its elements, besides the characters.
+# The size of a set's element besides its characters.
 _ELEMENT_BYTES = 120
 
 
@@ -67,7 +67,7 @@ class MetadataCache:
         return kept[1] if kept is not None and kept[0] == generation else None
 
     def put(self, key: Key, generation: int, frame: BytesLike) -> None:
-        """Keep an answer, unless it is so large that it would leave no room for others."""
+        """Keep an answer, unless it would leave no room for others."""
         size = _size(key) + len(frame)
         if size > BYTES_MAX // 4:
             return
@@ -94,7 +94,7 @@ log = get_logger("kafka")
 class KafkaContext:
     """One for all handlers, made by the assembly. Any thread may use it: each of the objects in it guards itself."""
 
-    config: BrokerConfig  # as it was at the start; `live.in_force` has the settings that can be changed
+    config: BrokerConfig  # as at the start; `live.in_force` has the settings that can be changed
     live: LiveConfig
     logs: LogManager
     flusher: Flusher
@@ -109,7 +109,7 @@ class KafkaContext:
     topic_maker: TopicMaker
     backups: Backups
     traces: Traces | None  # None: no request is traced
-    api_ranges: dict[int, tuple[int, int]]  # what ApiVersions tells: the versions of each API by its key
+    api_ranges: dict[int, tuple[int, int]]  # as ApiVersions tells them: the versions of each API by its key
     features: Features
     telemetry: ClientTelemetry  # the metrics that clients push
     credentials: Credentials
@@ -119,9 +119,9 @@ class KafkaContext:
     throttling: Throttling
     authorizer: Authorizer | None = None  # None: every client may do everything
     metering: Metering | None = None  # None: no client has a quota
-    # What clients are told to connect to, by the listener's name.
+    # The addresses that clients are told to connect to, by the listener's name.
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
-    # The ports that are bound, by the listener's name.
+    # The bound ports, by the listener's name.
     ports: dict[str, int] = attrs.Factory(dict)
     # Clock.monotonic() s until which appends go to the handler pool, because one was slow.
     appends_slow_until: float = 0.0

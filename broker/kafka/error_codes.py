@@ -1,7 +1,7 @@
-"""Kafka's error code for everything that the broker's own modules refuse. They know no protocol; this table does.
+"""Kafka's error code for each refusal of the broker's own modules, which know no protocol.
 
 Pure. Every seam at which such a refusal becomes a reply asks ``code_of``: ``checks.error_fields`` for the administrative
-handlers, produce, fetch, metadata and the topic maker for themselves.
+handlers; produce, fetch, metadata and the topic maker for themselves.
 """
 
 from collections.abc import Mapping
@@ -38,5 +38,5 @@ CODES: Mapping[type[Refusal], ErrorCode] = {
 
 
 def code_of(refusal: Refusal) -> int:
-    """The code that goes into a reply."""
+    """The error code for a reply."""
     return refusal.code if isinstance(refusal, RequestError) else CODES[type(refusal)]

@@ -1,16 +1,16 @@
-"""The features of the cluster (KIP-584): which levels of each this broker supports, and which level is finalized.
+"""The features of the cluster (KIP-584): the levels of each that this broker supports, and the finalized level.
 
 A feature makes clients use newer forms of the protocol. Clients read the levels from ApiVersions when they connect; an operator
 changes them with UpdateFeatures (``kafka-features.sh``), or limits them with the setting ``feature_max_levels``.
 
-``FEATURES`` is the table of Kafka's features that mean something here. Those that concern a cluster's controllers are left out,
-and a client takes a feature that is left out for level 0: ``metadata.version`` and ``kraft.version`` (the broker has no metadata
-log), ``eligible.leader.replicas.version`` (it has no replicas), ``streams.version`` (it has no Streams groups). Our own
-features (``reactor.*``) come from the APIs that have one; they are supported and never finalized.
+``FEATURES`` is the table of Kafka's features that have a meaning here. Features of a cluster's controllers are left out, and
+clients take a missing feature for level 0: ``metadata.version`` and ``kraft.version`` (the broker has no metadata log),
+``eligible.leader.replicas.version`` (it has no replicas), ``streams.version`` (it has no Streams groups). Our own features
+(``reactor.*``) come from the APIs that have one; they are supported and never finalized.
 
-A level that nobody has chosen is the one of the table, so a newer broker raises it by itself. What was chosen is a document of
-the catalogue, together with the levels that clients were told last and their epoch. Clients ignore levels whose epoch is not
-higher than the one that they know, so the epoch grows with every change, also with one that a restart makes.
+Unless an operator has chosen a level, the table's counts, so a newer broker raises it by itself. The chosen levels are a document
+of the catalogue, together with the levels that clients were last told and their epoch. Clients ignore levels whose epoch is not
+higher than the epoch they know, so the epoch grows with every change, also with a change that a restart makes.
 
 Any thread may read; a change waits for the catalogue.
 """
@@ -35,7 +35,7 @@ _KEY = ""
 
 @attrs.frozen
 class Feature:
-    """Levels from ``lowest`` to ``highest`` are supported; ``usual`` is finalized where nobody has chosen another one."""
+    """Levels from ``lowest`` to ``highest`` are supported; ``usual`` is finalized unless an operator has chosen another level."""
 
     name: str
     lowest: int
@@ -46,13 +46,13 @@ class Feature:
 FEATURES = (
     Feature(GROUP_VERSION, 0, 1, 1),  # 1: KIP-848's consumer groups
     Feature(SHARE_VERSION, 0, 1, 1),  # 1: share groups (KIP-932)
-    # 1: Kafka stores transactions in another format, which means nothing here. 2: KIP-890.
+    # 1: Kafka stores transactions in another format, which has no meaning here. 2: KIP-890.
     Feature(TRANSACTION_VERSION, 0, 2, 2),
 )
 
 
 class Features:
-    """``told`` is what ApiVersions tells, replaced as a whole by each change."""
+    """``told`` is sent by ApiVersions; each change replaces it as a whole."""
 
     told: api_versions.Features
 
@@ -63,7 +63,7 @@ class Features:
         own: Mapping[str, tuple[int, int]],
         features: Iterable[Feature] = FEATURES,
     ) -> None:
-        """``own``: this project's features with their levels. Raises ConfigError for a ``max_levels`` that cannot be."""
+        """``own``: this project's features with their levels. Raises ConfigError for an invalid ``max_levels``."""
         self._catalogue = catalogue
         self._features = {each.name: each for each in features}
         for name, level in max_levels.items():
@@ -77,14 +77,14 @@ class Features:
                     f"Set {name} in feature_max_levels to a level from {feature.lowest} to {feature.highest}."
                 )
             self._features[name] = attrs.evolve(feature, highest=level)
-        # The levels that an operator has chosen. One that this broker does not know, or supports no more, is kept for another.
+        # The levels that an operator has chosen. Levels that this broker does not support are kept for another broker.
         self._chosen: dict[str, int] = {}
         self._lock = Lock()  # for changes
         supported = {each.name: (each.lowest, each.highest) for each in self._features.values()}
         self.told = api_versions.Features({**supported, **own}, self._levels(self._chosen), -1)
 
     def open(self) -> None:
-        """Load what was chosen. Raises StorageError."""
+        """Load the chosen levels. Raises StorageError."""
         epoch, told = 0, None
         for _, body in self._catalogue.load_documents(KIND):
             document = json.loads(body)

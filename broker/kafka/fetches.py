@@ -1,29 +1,20 @@
-"""What a Fetch request has to send at one moment: one pass over its partitions. Records are not read here.
+"""Fetch requests: reading, waiting and answering.
 
-On the connection's processor, or on a handler for requests of many partitions and for what is not in the page cache.
+``Reading`` is one pass over the partitions of a request, on the connection's processor, or on a handler for requests of many
+partitions and for records that are not in the page cache. It finds regions of files and reads no records. It asks for the
+client's rights each time, so a parked fetch gets nothing after its right was taken away. From version 13 on a request names
+topics by their ids, as 16 bytes. Everything here looks up by the request's own key, name or id, so a parked fetch never gets the
+records of a new topic under the old name.
 
-What the client may read is asked each time, so a fetch that was parked gets nothing after its right was taken away.
+``translate`` serves logs with entries of Pulsar's producers: entries become record batches with the same offsets, and Kafka's
+batches between them still leave by sendfile. An entry is read, decompressed and written anew, in Python, so this runs on threads
+that may block, and a response has a bounded number of bytes of entries, but at least one entry; the client asks again for the
+rest. The bytes that a fetch waits for are counted as they are in the log.
 
-Logs that may have entries, which Pulsar's producers write, are the exception: handlers answer for them, with records in the place
-of entries (``broker/kafka/fetches.py``). The bytes that a fetch waits for are counted as they are in the log.
+``ParkedFetch`` is a fetch that waits for bytes or for its deadline. It watches its logs, and a thread that appends to one of them
+has the fetch's own processor look at that log again. When there are enough bytes, a handler answers a fetch of many partitions.
 
-From version 13 on a request names topics by their ids, as 16 bytes. Everything here looks up by what the request says, name or
-id, so that a fetch that is parked never gets the records of a new topic under the old name.
-
-What Kafka's consumers get of a log that Pulsar's producers write to: entries become record batches with the same offsets.
-
-On threads that may block: an entry is read, decompressed and written anew, in Python. So one response has a bounded number of
-bytes of them, and at least one, and the client asks again for the rest. Batches of Kafka's producers that lie between entries
-still leave by sendfile.
-
-Fetches that wait for bytes or for their deadline.
-
-A fetch that must wait is *parked*: it watches its logs, and a thread that appends to one of them has the fetch's own processor
-look at that log again. When there are enough bytes, a handler answers a fetch of many partitions.
-
-Answers a Fetch request with what a reading has found. Records leave by sendfile.
-
-On any thread.
+``send_records`` answers with a reading, on any thread. Records leave by sendfile.
 
 Tests: tests/kafka/handlers/test_fetch.py,
 tests/kafka/handlers/test_fetch_entries.py,
@@ -58,13 +49,13 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch
 from protocol.kafka.records.batch import BatchHeader
 
-# Of one response: 10,000 messages of 100 bytes take about 30 ms to write anew.
+# A response's bytes of entries: 10,000 messages of 100 bytes take about 30 ms to write anew.
 MOST_BYTES = 1024 * 1024
 _CHUNK = 256 * 1024
 
 
 class Translated(NamedTuple):
-    """``whole`` is False if some batches did not fit."""
+    """Parts of a response; ``whole`` is False if some batches did not fit."""
 
     parts: list[Part]
     size: int
@@ -75,7 +66,7 @@ def translate(log: Log, regions: Sequence[FileRegion], most: int, *, at_least_on
     """The parts of a response: the whole batches in ``regions``, with records in the place of entries, as many as fit ``most``;
     with ``at_least_one`` the first batch even if it does not fit.
 
-    Raises StorageError for a log that is damaged.
+    Raises StorageError for a damaged log.
     """
     parts: list[Part] = []
     size = 0
@@ -112,13 +103,13 @@ def _extend(parts: list[Part], region: FileRegion, position: int, size: int) -> 
 
 
 def _of_entries(header: BatchHeader) -> int:
-    """All bytes of an entry, and none of other batches."""
+    """The batch's size if it is an entry, else 0."""
     return header.size if header.is_entry else 0
 
 
 READ_COMMITTED = 1
-# Files that a response sends from; the partitions that come later in the request get nothing this time. A client that does not
-# read its response holds all of them open.
+# The number of files that a response sends from; later partitions of the request get nothing this time. A client that does not
+# read its response holds all these files open.
 FILES_MAX = 1000
 NO_TOPICS: frozenset[str | bytes] = frozenset()
 _NO_ENTRIES: dict[tuple[str | bytes, int], tuple[Log, int]] = {}
@@ -129,7 +120,7 @@ _new = tuple.__new__  # faster than a named tuple's own __new__
 
 
 class Seen(NamedTuple):
-    """What a reading has found in one log: its end, and how many bytes there were to send."""
+    """A log as a reading saw it: its end, and the number of bytes to send."""
 
     log: Log
     wanted: fetch.FetchPartition
@@ -138,7 +129,7 @@ class Seen(NamedTuple):
 
 
 class Reading:
-    """One pass over the partitions of a request, and what there is to send at that moment."""
+    """One pass over the partitions of a request: the bytes to send at that moment."""
 
     __slots__ = ("committed", "entries", "failed", "files", "limit", "log_calls", "logs", "resident", "results", "size")
 
@@ -149,15 +140,15 @@ class Reading:
         request: fetch.FetchRequest,
         work: Work | None = None,
     ) -> None:
-        """``work``: given for many partitions, so that the reading ends when nobody waits for the answer. Of topics that the
-        client may not read nothing is looked up."""
+        """``work``: set for many partitions, so that the reading ends when nobody waits for the answer. Topics that the client
+        may not read are not looked up."""
         self.results: list[tuple[str | bytes, list[fetch.PartitionData]]] = []
         self.logs: list[Seen] = []
         self.size = 0
         self.files = 0
         self.failed = False
         self.resident = True
-        # Logs that may have entries among what is to be sent, each with the most bytes to send of it.
+        # Logs with entries among the bytes to send, each with its limit of bytes.
         self.entries = _NO_ENTRIES
         self.committed = request.isolation_level == READ_COMMITTED
         left = self.limit = min(request.max_bytes, context.config.fetch_max_bytes)
@@ -170,7 +161,7 @@ class Reading:
             self.log_calls: list[LogCall] = []
             read = self._read_traced
         last_topic: str | bytes | None = None
-        found: list[fetch.PartitionData] = []  # of that topic
+        of_topic: list[fetch.PartitionData] = []  # of that topic
         for wanted in request.partitions if work is None else work.each(request.partitions):
             topic = wanted.topic
             target = partitions.get((topic, wanted.partition))
@@ -181,9 +172,9 @@ class Reading:
                 data = read(context, target, wanted, left)
                 left -= data.records_size
             if topic != last_topic:
-                last_topic, found = topic, []
-                self.results.append((topic, found))
-            found.append(data)
+                last_topic, of_topic = topic, []
+                self.results.append((topic, of_topic))
+            of_topic.append(data)
 
     def _read(self, context: KafkaContext, target: Log, wanted: fetch.FetchPartition, left: int) -> fetch.PartitionData:
         try:
@@ -193,12 +184,12 @@ class Reading:
                 raise RequestError(ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch)
             most = max(0, min(left, wanted.max_bytes)) if self.files < FILES_MAX else 0
             aborted: list[tuple[int, int]] | None = None
-            # KIP-74: the first partition that has something sends at least one batch, whatever the limits say.
+            # KIP-74: the first partition with records sends at least one batch, whatever the limits say.
             if self.committed:
                 stable = target.last_stable_offset
                 read = target.read(wanted.fetch_offset, most, at_least_one=self.size == 0, up_to=stable)
-                found = target.transactions.aborted(wanted.fetch_offset, read, stable)
-                aborted = [(one.producer_id, one.first_offset) for one in found]
+                transactions = target.transactions.aborted(wanted.fetch_offset, read, stable)
+                aborted = [(transaction.producer_id, transaction.first_offset) for transaction in transactions]
             else:
                 read = target.read(wanted.fetch_offset, most, at_least_one=self.size == 0)
                 stable = read.high_watermark if target.state.first_unstable is None else target.last_stable_offset
@@ -225,7 +216,7 @@ class Reading:
     def _read_traced(
         self, context: KafkaContext, target: Log, wanted: fetch.FetchPartition, left: int
     ) -> fetch.PartitionData:
-        """Read, and note when if there is something to send."""
+        """Read, and note the times if there are bytes to send."""
         began = context.clock.monotonic()
         data = self._read(context, target, wanted, left)
         if data.records_size:
@@ -245,7 +236,7 @@ class Reading:
             self.log_calls.append(call)
 
     def enough(self, request: fetch.FetchRequest) -> bool:
-        """The response can be sent: it has ``min_bytes``, an error or all it may have, or the client does not wait."""
+        """The response can be sent: it has ``min_bytes``, an error or as much as it may have, or the client does not wait."""
         return (
             self.failed
             or self.size >= request.min_bytes
@@ -265,22 +256,22 @@ class Reading:
         left, size = min(self.limit - plain, MOST_BYTES), 0
         for topic, partitions in self.results:
             for number, data in enumerate(partitions):
-                found = self.entries.get((topic, data.partition))
-                if found is None:
+                entry = self.entries.get((topic, data.partition))
+                if entry is None:
                     continue
-                log, most = found
+                log, most = entry
                 try:
                     translated = translate(log, data.records_parts, min(left, most), at_least_one=not (size or plain))
                     partitions[number] = data._replace(records_size=translated.size, records_parts=translated.parts)
                     size += translated.size
-                    # What did not fit was written anew for nothing. Once is enough.
+                    # The batches that did not fit were written anew for nothing. Once is enough.
                     left = left - translated.size if translated.whole or most < left else 0
                 except StorageError as error:
                     context.complain("read_failed", log.topic, data.partition, error)
                     partitions[number] = _error(data.partition, ErrorCode.kafka_storage_error)
 
     def warm(self, context: KafkaContext) -> None:
-        """Read what is to be sent, so that sendfile finds it in the page cache. It blocks: for handler threads only."""
+        """Read the bytes to send, so that sendfile finds them in the page cache. It blocks: for handler threads only."""
         for topic, partitions in self.results:
             for data in partitions:
                 began = 0.0 if context.traces is None else context.clock.monotonic()
@@ -293,7 +284,7 @@ class Reading:
 
 def _unauthorized(context: KafkaContext, connection: Connection, request: fetch.FetchRequest) -> frozenset[str | bytes]:
     """Topics of the request that the client may not read."""
-    wanted: Sequence[Any] = request.partitions  # whose topics are all names, or all ids
+    wanted: Sequence[Any] = request.partitions  # their topics are all names, or all ids
     if len(wanted) == 1:
         topic = name = wanted[0].topic
         if request.by_id:
@@ -303,20 +294,20 @@ def _unauthorized(context: KafkaContext, connection: Connection, request: fetch.
             name = info.name
         return NO_TOPICS if may(context, connection, _READ, _TOPIC, name) else frozenset((topic,))
     if request.by_id:
-        return denied_ids(context, connection, _READ, [one.topic for one in wanted])
-    return denied(context, connection, _READ, _TOPIC, [one.topic for one in wanted])
+        return denied_ids(context, connection, _READ, [partition.topic for partition in wanted])
+    return denied(context, connection, _READ, _TOPIC, [partition.topic for partition in wanted])
 
 
 def _readable(
     partitions: _Partitions, request: fetch.FetchRequest, unauthorized: frozenset[str | bytes]
 ) -> _Partitions:
-    """What the client may read of what it asks for."""
+    """The partitions of the request that the client may read."""
     keys = ((wanted.topic, wanted.partition) for wanted in request.partitions if wanted.topic not in unauthorized)
     return {key: target for key in keys if (target := partitions.get(key)) is not None}
 
 
 def _why_absent(context: KafkaContext, topic: str | bytes, unauthorized: frozenset[str | bytes]) -> ErrorCode:
-    """The error of a partition that there is not, or that the client may not read."""
+    """The error of a partition that does not exist, or that the client may not read."""
     if topic in unauthorized:
         return ErrorCode.topic_authorization_failed
     if isinstance(topic, bytes) and topic not in context.logs.topics_by_id:
@@ -339,7 +330,7 @@ def send(
 
 
 def send_records(context: KafkaContext, request: KafkaRequest, outbox: Outbox, reading: Reading, *, warm: bool) -> None:
-    """Send what there is, or nothing if the client has used up its quota. ``warm``: first read what is not in the page cache,
+    """Send the reading's bytes, or nothing if the client has used up its quota. ``warm``: first read them into the page cache,
     which blocks; a reading with entries needs it."""
     if reading.entries:
         reading.translate(context)
@@ -371,8 +362,8 @@ class ParkedFetch:
     """A fetch that waits for bytes or for its deadline. From ``park`` on, everything but ``answer`` runs on the connection's
     processor.
 
-    Most fetches can be answered as soon as one of their logs has grown: they are read again as a whole. Those that wait for more
-    than that, or whose logs are many, count what their logs have, and only logs that were appended to are looked at.
+    Most fetches can be answered as soon as one of their logs has grown: they are read again as a whole. Fetches that wait for
+    more, or of many logs, count the bytes of their logs, and only look at logs that were appended to.
     """
 
     def __init__(
@@ -398,7 +389,7 @@ class ParkedFetch:
         self._looking = False  # `_look` was submitted to the processor and has not run yet
         self._done = False
         count = len(parsed.partitions)
-        # Of a transaction that is open, what was appended is no reason for an answer.
+        # The records of an open transaction are no reason for an answer.
         self._accounts = count > INLINE_ENTRIES or (count > 1 and (parsed.min_bytes > 1 or self._committed))
 
     def park(self) -> None:
@@ -416,11 +407,11 @@ class ParkedFetch:
                 woken = self._woken
                 self._watches = [(seen.log, seen.log.watch(woken)) for seen in self._logs]
         self._timer = self._context.timer.at(deadline, self._expired)
-        # Appends between the reading and the watching have called nobody.
+        # Appends between the reading and the watching have called no watch.
         for number, seen in enumerate(self._logs):
             if seen.log.high_watermark != seen.end:
                 self._appended(number)
-        # When the broker began to stop, or the peer finished, those that were parked were told. This one was not.
+        # When the broker began to stop, or the peer finished, parked fetches were told. This fetch was not parked yet.
         if self._context.stopping or connection.finished:
             self._expired()
 
@@ -458,9 +449,9 @@ class ParkedFetch:
         return failed or self._size >= self._parsed.min_bytes
 
     def _account(self, number: int) -> bool:
-        """Count what one log has to send now. False: it cannot be read, so the fetch is answered.
+        """Count the bytes that one log has to send now. False: it cannot be read, so the fetch is answered.
 
-        The count may be higher than what the response has room for. Then a fetch of many partitions is answered sooner than
+        The count may be higher than the response has room for. Then a fetch of many partitions is answered sooner than
         necessary, and one of few partitions is read again and goes on waiting.
         """
         log, wanted, _, before = self._logs[number]
@@ -482,7 +473,7 @@ class ParkedFetch:
         return len(self._parsed.partitions) > INLINE_ENTRIES
 
     def give_up(self) -> None:
-        """Answer with what there is to send."""
+        """Answer with the bytes that there are."""
         if self._done:
             return
         if self._is_long:

@@ -1,6 +1,6 @@
 """Kafka's frames to requests.
 
-A frame is one request, but for Produce: of those that are alike, as many as have come together are one, a *run*.
+A frame is one request, except for Produce: consecutive requests that are alike become one request together, a *run*.
 
 A ``KafkaSession`` belongs to its processor's thread.
 
@@ -23,19 +23,19 @@ from protocol.kafka.messages.produce import FIRST_WITH_TOPIC_ID, Run, Template, 
 _LENGTH = struct.Struct(">i").unpack_from
 # The smallest request: key, version and correlation id.
 _SMALLEST = 8
-# Of a client's name for itself that is shown.
+# The part of a client's own id that is shown.
 _WORDS_MAX = 300
 
 
 # A run of this size takes about half a millisecond.
 _RUN_MAX = 128
 RUN_BYTES_MAX = 512 * 1024
-# Of one connection: a producer to more partitions than this may have its requests handled one by one.
+# Templates of one connection: a producer to more partitions may have its requests handled one at a time.
 _TEMPLATES_MAX = 64
-# After so many requests with which nothing was won, this many are not looked at.
+# After so many requests without a gain, this many are not looked at.
 _FAILURES_MAX = 4
 _SKIPPED = 64
-# The same for a client that has made its templates be forgotten, because there were too many, before each was used so often.
+# The same for a client with so many templates that they were dropped before each was used so often.
 _SKIPPED_BY_MANY = 1024
 _LEAST_USES = 4
 _new = tuple.__new__
@@ -47,17 +47,17 @@ class KafkaSession:
     in_flight_max = 1
 
     def __init__(self, apis: dict[int, Api], context: KafkaContext | None = None) -> None:
-        """``apis``: those that are served, by key. ``context``: to look for runs; None: every frame is a request."""
+        """``apis``: the served APIs by key. ``context``: to look for runs; None: every frame is a request."""
         self._apis = apis
         self._context = context
         self._finder: RunFinder | None = None  # once the client has produced
-        self.client_software: Software | None = None  # what the client says it is
-        self.client_id: str | None = None  # of its ApiVersions request
-        self.has_logged_in = True  # it is settled who the client is
+        self.client_software: Software | None = None  # as the client names it
+        self.client_id: str | None = None  # from its ApiVersions request
+        self.has_logged_in = True  # the client's identity is settled
 
     @property
     def client_words(self) -> Mapping[str, str]:
-        """What the client says of itself, for people. Any thread."""
+        """The client's description of itself, for people. Any thread."""
         software, client_id = self.client_software, self.client_id
         words = {} if client_id is None else {"client_id": client_id[:_WORDS_MAX]}
         return words if software is None else {**words, "software": software.name, "version": software.version}
@@ -74,7 +74,7 @@ class KafkaSession:
         return size
 
     def _run_size(self, data: memoryview, first: int) -> int:
-        """There is a whole frame in ``data``, perhaps one of Produce, and perhaps there are more."""
+        """The size of the run at the beginning of ``data``, or of the first frame, which is whole."""
         if self._finder is None:
             assert self._context is not None
             self._finder = RunFinder(self._context, self._apis[ApiKey.PRODUCE])
@@ -106,30 +106,30 @@ class KafkaSession:
 
 
 class RunFinder:
-    """Finds runs: usual Produce requests at the beginning of what a connection has received, taken by what they have in common
-    with earlier ones, and handled together. One for each connection.
+    """Finds runs: usual Produce requests at the beginning of a connection's received bytes, recognised by templates of earlier
+    requests, and handled together. Each connection has its own.
 
-    The processor gets a run as one frame, and ``found`` is its request. The order of what is stored and answered is that in which
-    the requests have come. A client that waits for each answer has runs of one request, which are still not parsed field by
+    The processor gets a run as one frame, and ``found`` is its request. Requests are stored and answered in the order of their
+    arrival. A client that waits for each answer has runs of one request, which are still not parsed field by
     field. Only requests that the processor would handle itself may be in a run.
     """
 
     __slots__ = ("_api", "_bytes_max", "_context", "_failures", "_skip", "_templates", "_uses", "found")
 
     def __init__(self, context: KafkaContext, api: Api) -> None:
-        """``api``: that of Produce."""
+        """``api``: Produce."""
         self._context = context
         self._api = api
         # The processor takes a run for one frame, which must not be larger than a frame may be.
         self._bytes_max = min(RUN_BYTES_MAX, context.config.socket_request_max_bytes)
         self._templates = Templates()
-        self._uses = 0  # how many requests were followed with these templates
+        self._uses = 0  # how many requests have matched these templates
         self._skip = 0
         self._failures = 0
         self.found: RunRequest | None = None  # the run that ``find`` has found
 
     def find(self, data: memoryview, first: int) -> int:
-        """The size of the run at the beginning of ``data``, or of its first frame (``first``), if that begins none."""
+        """The size of the run at the beginning of ``data``, or of its first frame (``first``), if no run begins there."""
         self.found = None
         if self._skip:
             self._skip -= 1
@@ -175,9 +175,9 @@ class RunFinder:
         return run.end
 
     def _leave(self, run: Run, first: int) -> int:
-        """Some of the batches have to be decompressed, which a handler does."""
+        """Give up a run because a handler has to decompress some of its batches."""
         self._fail()
-        self._skip = max(self._skip, len(run.records) - 1)  # not to follow the same requests again for each of them
+        self._skip = max(self._skip, len(run.records) - 1)  # not to match the same requests again for each of them
         return first
 
     def _request(self, run: Run, groups: Sequence[Group]) -> RunRequest:
@@ -196,7 +196,7 @@ class RunFinder:
         return request
 
     def _learn(self, frame: memoryview) -> None:
-        """From the next request, which has no template."""
+        """Make a template of the next request, which matches none."""
         templates = self._templates
         if len(templates) >= _TEMPLATES_MAX:
             if self._uses < _LEAST_USES * _TEMPLATES_MAX:
@@ -215,7 +215,7 @@ class RunFinder:
 
 
 def _divide(run: Run, partitions: Any) -> Sequence[Group]:
-    """The requests by their partitions. Several templates may be of one partition, for example with other tagged fields."""
+    """The requests by their partitions. A partition may have several templates, for example with other tagged fields."""
     parts: dict[tuple[Any, int], tuple[Template, list[int], list[int], list[memoryview]]] = {}
     for index, (template, correlation_id, records) in enumerate(
         zip(run.templates, run.correlation_ids, run.records, strict=True)

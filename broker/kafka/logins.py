@@ -1,14 +1,13 @@
-"""What all logins of a broker share: their numbers, the answers that wait, and when failures were last logged. Any thread.
+"""State that all logins of a broker share: their counts, the answers to failed logins, and when failures were last logged.
 
-Answers to failed logins: each is sent after a delay, and then its connection is closed.
+An answer to a failed login is sent after a delay, and then its connection is closed. Meanwhile the connection takes no request,
+and no thread waits. The delay makes guessing slower, so a client that closes its sending side is not answered earlier. The number
+of waiting answers is bounded, for each address and in all; beyond that a connection is closed at once, without an answer.
 
-Meanwhile the connection takes no request, and no thread waits. The delay makes guessing slower, so a client that closes its
-sending side is not answered earlier. How many answers wait is bounded, for each address and in all; beyond that a connection is
-closed at once, without an answer.
+``refuse`` and the end of each delay run on the connection's processor; the rest may run on any thread. The counts are those of
+all processors.
 
-``refuse`` runs on the connection's processor, as do the ends of each delay; the numbers are those of all processors.
-
-Kafka's numbers of the SCRAM mechanisms (ScramMechanism.type), as its requests about credentials have them.
+``CODES`` has Kafka's numbers of the SCRAM mechanisms (ScramMechanism.type), which requests about credentials use.
 
 Tests: tests/kafka/test_sasl_session_login.py,
 tests/kafka/handlers/test_sasl_handshake.py,
@@ -28,7 +27,7 @@ from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
 from broker.security.sasl.exchange import AuthenticationFailed, LoginCounters
 
-# A waiting answer takes about 1 KiB, and its connection what every connection takes.
+# A waiting answer takes about 1 KiB, besides the memory of its connection.
 WAITING_MAX = 10_000
 WAITING_OF_ADDRESS_MAX = 1_000
 
@@ -78,7 +77,7 @@ class LoginFailures:
 
 
 class _Waiting:
-    """One answer: the ``data`` of its connection, which ``KafkaService`` tells what happens to it."""
+    """A waiting answer: the ``data`` of its connection. ``KafkaService`` calls ``give_up`` and ``abandon``."""
 
     timer: TimerHandle | None = None
 
@@ -116,7 +115,7 @@ def _answer(request: Request, outbox: Outbox, parts: Sequence[Part]) -> None:
 
 log = get_logger("kafka")
 
-# Failed logins of one address are logged once in this time (s).
+# Failed logins of an address are logged once in this time (s).
 _LOG_EVERY_S = 10.0
 _ADDRESSES_MAX = 1000
 _USER_MAX = 100
@@ -131,7 +130,7 @@ class Logins:
     _logged: dict[str, float] = attrs.Factory(dict)
 
     def log_failure(self, peer: Peer, mechanism: str, error: AuthenticationFailed) -> None:
-        """Unless one of the same address was logged a short time ago. The client's words are escaped and cut off."""
+        """Log a failed login, unless the address had one logged a short time ago. The client's words are escaped and cut off."""
         now = self.clock.monotonic()
         if now < self._logged.get(peer.host, 0.0):
             return

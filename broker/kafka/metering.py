@@ -1,7 +1,8 @@
-"""Measures what each request uses of its client's quotas, and throttles the connection of a client that has used too much.
+"""Measures how much of its client's quotas each request uses, throttles the connections of clients over their quotas, and counts
+the errors of answers.
 
 ``KafkaContext.metering`` is None as long as no client has a quota. Otherwise ``KafkaService`` has each request begin and end
-here, and one that may have to be throttled is answered through an outbox of its own, ``Metered``. On any thread.
+here, and a request that may have to be throttled is answered through an outbox of its own, ``Metered``.
 
 | quota | counted | throttled |
 |---|---|---|
@@ -13,12 +14,13 @@ here, and one that may have to be throttled is answered through an outbox of its
 Fetch and ShareFetch count for consumer_byte_rate. A change of partitions while there is a debt is refused if the request's
 version has an error for that, and made otherwise.
 
-If several quotas throttle a request, the longest throttle time counts. What a client sends while it logs in counts for none: it
-is not known yet whose quotas those would be, and a client id is anybody's to claim.
+If several quotas throttle a request, the longest throttle time counts. Requests during a login count for no quota: the client is
+not known yet, and anybody can claim a client id.
 
-Which errors Kafka's answers have had, by API: for the metrics. Kafka counts the errors of all partitions of an answer, too.
+The error counts by API are for the metrics. Kafka, too, counts the errors of all partitions of an answer. An error is rare enough
+for a lock, and a client that provokes errors all day waits for its answers.
 
-Any thread may count. An error is rare enough for a lock, and a client that asks for errors all day waits for its answers.
+Any thread.
 
 Tests: tests/kafka/test_metrics.py.
 """
@@ -45,7 +47,7 @@ _FETCHES: Final = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
 
 
 class Metering:
-    """One for all Kafka listeners."""
+    """The measuring of all Kafka listeners."""
 
     def __init__(self, quotas: ClientQuotas, throttling: Throttling, clock: Clock) -> None:
         self.quotas = quotas
@@ -53,8 +55,8 @@ class Metering:
         self.clock = clock
         self._monotonic = clock.monotonic
         self.timed = False  # whether a client has a quota for the time of its requests
-        # So many bytes of Produce requests the client with the smallest quota may send at once. More are not handled together,
-        # because all of them would be counted before the client is throttled.
+        # The bytes of Produce requests that the client with the smallest quota may send at once. More are not handled together,
+        # because all would be counted before the client is throttled.
         self.run_max_bytes = _INT_MAX
 
     def configure(self) -> None:
@@ -64,7 +66,7 @@ class Metering:
         self.run_max_bytes = _INT_MAX if least is None else int(min(_INT_MAX, least * self.quotas.windows.ahead_s))
 
     def begin(self, request: Any, outbox: Outbox) -> "Metered | None":
-        """The outbox of its own for a request whose handling begins and that may have to be throttled; None: it needs none."""
+        """The handling of a request begins. Returns its own outbox if it may have to be throttled, else None."""
         connection = request.connection
         if not connection.session.has_logged_in:
             return None
@@ -93,12 +95,12 @@ class Metering:
         return Metered(self, meters, outbox, now, in_debt=in_debt)
 
     def fetch_max_bytes(self, request: Any) -> int:
-        """More than this a client does not fetch at once, unless the first batch is longer."""
+        """The most bytes that a client fetches at once, unless the first batch is longer."""
         meter = self.quotas.meters(request.connection.principal.name, request.client_id or "").fetch
         return _INT_MAX if meter is None else max(1, int(min(_INT_MAX, meter.quota * self.quotas.windows.ahead_s)))
 
     def prepare(self, prepare: Callable[[Any, Any], Any], context: Any, request: Any) -> Any:
-        """Have an API find out whether it is handled inline, which may already be most of the work, and count the time."""
+        """Call an API's ``prepare``, which may already be most of the work, and count the time."""
         if not (self.timed and request.connection.session.has_logged_in):
             return prepare(context, request)
         began = self.clock.monotonic()
@@ -120,7 +122,7 @@ class Metered:
     __slots__ = ("_began", "_in_debt", "_inner", "_kind", "_metering", "_throttle_s", "meters")
 
     def __init__(self, metering: Metering, meters: Meters, inner: Outbox, began: float, *, in_debt: bool) -> None:
-        """``in_debt``: it is a produce request that has left a debt."""
+        """``in_debt``: a produce request that has left a debt."""
         self._metering = metering
         self.meters = meters
         self._inner = inner
@@ -170,7 +172,7 @@ class Metered:
         meter = self.meters.request
         if meter is not None and self._began is not None:
             _count_time(meter, now - self._began, now)
-            self._began = now  # what comes after the answer is counted by `handled`
+            self._began = now  # the time after the answer is counted by `handled`
 
     def _longer(self, kind: Kind, throttle_s: float) -> None:
         if throttle_s > self._throttle_s:
@@ -185,7 +187,7 @@ class Metered:
             self._longer(Kind.REQUEST, min(meters.request.throttle_s(now), metering.quotas.windows.length_s))
         if self._in_debt and meters.produce is not None:
             self._longer(Kind.PRODUCE, meters.produce.throttle_s(now))
-        # Rounded up: clients take an empty response to a fetch as one only if it has a throttle time.
+        # Rounded up: clients recognise an empty response to a fetch as throttled only by its throttle time.
         return ceil(min(self._throttle_s * 1000, _INT_MAX))  # a tiny quota throttles for ever
 
     def _throttle(self, connection: Connection, throttle_ms: int) -> None:
@@ -235,7 +237,7 @@ class AnsweredErrors:
         self._counts: dict[tuple[str, int], int] = {}
 
     def add(self, api: str, code: int, count: int = 1) -> None:
-        """``api``: Kafka's name of it."""
+        """``api``: Kafka's name of the API."""
         with self._lock:
             self._counts[api, code] = self._counts.get((api, code), 0) + count
 

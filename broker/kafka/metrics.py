@@ -1,14 +1,9 @@
-"""What the Kafka service measures, for the registry: errors, groups, transactions.
+"""The metrics of the Kafka service: errors, groups, share groups, transactions.
 
-All of it is looked up when metrics are read, on a thread that may block, and kept for some seconds. Groups are many, their
-partitions are more, and the lag in time takes a look into the log; so there are bounds for how many groups have series of their
-own, how many partitions are looked at, and how many of these in the log, those that are furthest behind first. The walk pauses
-now and then, because a thread that computes keeps others from the interpreter.
-
-What share groups measure, for the registry.
-
-Looked up when metrics are read, on a thread that may block, and kept for some seconds. Groups are many, so only some have series
-of their own. The walk pauses now and then, because a thread that computes keeps others from the interpreter.
+All are computed when metrics are read, on a thread that may block, and kept for some seconds. There are many groups and more
+partitions, and the lag in time takes a look into the log. So bounds limit how many groups have series of their own, how many
+partitions are looked at, and how many of these in the log, those furthest behind first. The walks pause now and then, because a
+thread that computes keeps others from the interpreter.
 
 Tests: tests/metrics/test_moving.py.
 """
@@ -62,7 +57,7 @@ class ShareMetrics:
         return {(name,): float(counts[kind]) for kind, name in _TYPES.items()}
 
     def _walk(self) -> dict[Labels, float]:
-        """By group, what its members hold."""
+        """By group, the records that its members hold."""
         held: dict[str, float] = {}
         ends: dict[str, float] = {}
         for number, entry in enumerate(self._share.entries()):
@@ -78,7 +73,7 @@ class ShareMetrics:
 # Groups, and partitions of these, that have series of their own.
 _GROUPS_MAX = 200
 _PARTITIONS_MAX = 1_000
-# Partitions whose committed offsets one walk looks at; what is beyond has no lag. And those whose lag in time is looked up.
+# Partitions with committed offsets that one walk looks at (others have no lag), and partitions with a looked-up lag in time.
 _LOOKED_MAX = 100_000
 _TIMED_MAX = 500
 _TRANSACTIONS_MAX = 100
@@ -174,7 +169,7 @@ class KafkaMetrics:
                 behind[name] = behind.get(name, 0.0) + of_topic
                 sums[name, topic] = of_topic
         self._add_shares(shares, left, behind, sums)
-        # Those that rebalance or commit have somebody who looks at them; so have those that are behind.
+        # Somebody looks at groups that rebalance, commit, or are behind.
         chosen = self._chosen.choose(
             {name: rebalances[name] + behind.get(name, 0.0) for name in members}, self._context.clock.monotonic()
         )
@@ -196,7 +191,7 @@ class KafkaMetrics:
     def _add_shares(
         self, names: list[str], left: int, behind: dict[str, float], sums: dict[tuple[str, str], float]
     ) -> None:
-        """How far share groups are behind, of at most ``left`` partitions."""
+        """The lag of share groups, for at most ``left`` partitions."""
         share = self._context.share
         for name, keys in (share.keys_of(names) if names else {}).items():
             _pause()
@@ -234,7 +229,7 @@ class KafkaMetrics:
         return {(phase.name.lower(),): count for phase, count in counts.items()}
 
     def _open_seconds(self) -> dict[Labels, float]:
-        """Those that are open for the longest time."""
+        """The transactions that are open for the longest time."""
         _, states = self._context.transactions.list()
         now_ms = self._context.clock.time_ms()
         since = [
@@ -251,24 +246,24 @@ class KafkaMetrics:
         """By partition and transactional id, for how long a transaction has held the last stable offset."""
         context = self._context
         now_ms = context.clock.time_ms()
-        found: dict[Labels, float] = {}
+        held: dict[Labels, float] = {}
         for number, log in enumerate(list(context.logs.partitions.values())):
             if not number % 1000:
                 _pause()
             if log.state.first_unstable is None:
                 continue
-            if len(found) == _TRANSACTIONS_MAX:
+            if len(held) == _TRANSACTIONS_MAX:
                 break
             holder, since_ms = self._holder(log)
-            found[log.topic, str(log.partition), holder] = max(0, now_ms - since_ms) / 1000
-        return found
+            held[log.topic, str(log.partition), holder] = max(0, now_ms - since_ms) / 1000
+        return held
 
     def _holder(self, log: Log) -> tuple[str, int]:
-        """The transactional id, or the producer id where it has none; and since when (ms) it holds the offset."""
-        found = log.transactions.oldest_open()
-        if found is None:  # it has ended
+        """The transactional id, or the producer id if it has none; and since when (ms) it holds the offset."""
+        oldest = log.transactions.oldest_open()
+        if oldest is None:  # it has ended
             return "", self._context.clock.time_ms()
-        producer_id, last_ms = found
+        producer_id, last_ms = oldest
         holder = self._context.transactions.holder_of(producer_id)
         if holder is None or holder[1] < 0:
             return str(producer_id), last_ms
@@ -280,7 +275,7 @@ def _pause() -> None:
 
 
 def _by_topic(sums: Mapping[tuple[str, str], float], chosen: frozenset[str]) -> dict[Labels, float]:
-    """Of the groups that were chosen, the topics in which they are furthest behind; the others together."""
+    """For the chosen groups, the topics in which they are furthest behind; the others together."""
     own = sorted((key for key in sums if key[0] in chosen), key=lambda key: -sums[key])[:_PARTITIONS_MAX]
     shown: dict[Labels, float] = {key: sums[key] for key in own}
     others = sum(sums.values()) - sum(shown.values())

@@ -1,12 +1,12 @@
-"""One connection of a `+sasl` listener: its login, and what it may ask meanwhile.
+"""One connection of a `+sasl` listener: its login, and the requests that it may send meanwhile.
 
-``SaslSession`` belongs to its processor's thread. Only ``evaluate`` may run on a handler; the connection takes no request until
-it is answered, so nothing else happens to the session meanwhile. What an expired login and a failed one lead to is in
-``login.py``.
+``SaslSession`` belongs to its processor's thread, which alone changes its state. Only ``evaluate`` may run on a handler; the
+connection takes no request until it is answered, so nothing else happens to the session meanwhile. ``succeed``, ``fail`` and the
+functions below them act on the result of a proof and on the end of a login's time; they run on the connection's processor, unless
+they say otherwise.
 
-Where a connection of a `+sasl` listener stands with its login, as two tables. Kafka's SaslServerAuthenticator has the same.
-
-What is answered in each state; anything else closes the connection. ``SaslSession`` takes a request only if its API is here:
+The states are those of Kafka's SaslServerAuthenticator. ``SaslSession`` takes a request only if its state answers the API;
+anything else closes the connection:
 
 | state | answered | reason |
 |---|---|---|
@@ -18,13 +18,7 @@ What is answered in each state; anything else closes the connection. ``SaslSessi
 | EXPIRED | nothing | The login was not renewed in time. |
 | FAILED | nothing | The refusal is sent after a delay, and then the connection is closed. |
 
-``TABLE`` says what leads from one state to another.
-
-Pure. The state is ``SaslSession``'s and is changed on its processor's thread only.
-
-Logins with SASL: what a proof, a failure and the end of a login's time lead to.
-
-The functions run on the connection's processor, unless they say otherwise. ``SaslSession`` has the state.
+``TABLE`` has the transitions.
 """
 
 import struct
@@ -114,12 +108,12 @@ _REAUTHENTICATION_INTERVAL_S = 1.0
 
 @attrs.frozen
 class LoginRules:
-    """What holds for all logins of one listener. ``mechanisms``: by name, what begins a login."""
+    """The rules for all logins of a listener. ``mechanisms``: by name, the function that begins a login."""
 
     listener: str
     mechanisms: Mapping[str, NewExchange]
     apis: Mapping[LoginState, dict[int, Api]]
-    raw_api: Api  # of a token without a header
+    raw_api: Api  # for a token without a header
     max_receive_bytes: int
     timeout_s: float
     max_reauth_ms: int
@@ -127,7 +121,7 @@ class LoginRules:
 
 
 def apis_by_state(apis: dict[int, Api]) -> Mapping[LoginState, dict[int, Api]]:
-    """Those that are answered in each state."""
+    """The APIs that are answered in each state."""
     return {
         state: apis if answered is None else {key: api for key, api in apis.items() if key in answered}
         for state, answered in ANSWERED.items()
@@ -144,7 +138,7 @@ class SaslSession(KafkaSession):
         self.state = LoginState.INITIAL_REQUEST
         self.deadline = now + rules.timeout_s
         self.mechanism = ""
-        # Who has logged in before, while the client logs in again.
+        # The previous identity, while the client logs in again.
         self.previous: Principal | None = None
         self.knows_lifetime = (
             False  # the client speaks a version of SaslAuthenticate that tells how long the login is valid
@@ -195,7 +189,7 @@ class SaslSession(KafkaSession):
             self.deadline = inf
 
     def may_choose(self, now: float) -> bool:
-        """Whether the client may log in now. It may not log in again where logins have no end, nor too often, nor too late."""
+        """Whether the client may log in now. It may not log in again if logins have no end, nor too often, nor too late."""
         if self.state is not LoginState.COMPLETE:
             return self.state is not LoginState.EXPIRED  # while a handler had the request
         return self._lifetime_limited and now >= self._reauthentication_allowed_at
@@ -222,17 +216,17 @@ class SaslSession(KafkaSession):
 
     @property
     def logging_in(self) -> bool:
-        """Whether the client has chosen a mechanism and has to prove who it is."""
+        """Whether the client has chosen a mechanism and has to prove its identity."""
         return self.state in (LoginState.AUTHENTICATE, LoginState.AUTHENTICATE_RAW)
 
     @property
     def exchange(self) -> Exchange:
-        """Of the login that goes on now."""
+        """The exchange of the present login."""
         assert self._exchange is not None, "no mechanism was chosen"
         return self._exchange
 
     def complete(self, identity: Identity, wall_ms: int) -> int | None:
-        """The client is ``identity``. How long (ms) that is valid; None: without an end."""
+        """The client is ``identity``. Returns how long (ms) that is valid; None: without an end."""
         lifetimes_ms = [self.rules.max_reauth_ms] if self.rules.max_reauth_ms else []
         if identity.expires_ms is not None:
             lifetimes_ms.append(identity.expires_ms - wall_ms)
@@ -249,7 +243,7 @@ class SaslSession(KafkaSession):
         self.enter(LoginEvent.REFUSED)
 
     def closed(self) -> bool:
-        """The connection is closed. Whether a login was going on, which a handler may still be working on."""
+        """The connection is closed. Returns whether a login was going on; a handler may still be working on it."""
         self._cancel_expiry()
         return self.state not in (LoginState.COMPLETE, LoginState.EXPIRED, LoginState.FAILED)
 
@@ -266,8 +260,8 @@ _LOOK_AGAIN_S = 0.5
 def succeed(
     context: KafkaContext, connection: Connection, session: SaslSession, identity: Identity, outbox: Outbox
 ) -> int:
-    """The client has proved who it is. How long (ms) that is valid; 0: without an end. Raises AuthenticationFailed if it was
-    somebody else before."""
+    """The client has proved its identity. Returns how long (ms) that is valid; 0: without an end. Raises AuthenticationFailed
+    if it was somebody else before."""
     again = session.previous is not None
     if again and session.previous != identity.principal:
         raise AuthenticationFailed("another principal than before", identity.principal.name)
@@ -297,9 +291,9 @@ def fail(
 
 
 def failure_message(session: SaslSession) -> str:
-    """What the client is told, which is the same whatever was wrong."""
-    what = "authentication" if session.previous is None else "re-authentication"
-    return f"Authentication failed during {what} due to invalid credentials with SASL mechanism {session.mechanism}"
+    """The message for the client, which is the same for every failure."""
+    action = "authentication" if session.previous is None else "re-authentication"
+    return f"Authentication failed during {action} due to invalid credentials with SASL mechanism {session.mechanism}"
 
 
 def disconnected(context: KafkaContext, session: SaslSession) -> None:

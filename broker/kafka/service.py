@@ -28,7 +28,7 @@ class KafkaService:
     """The ``Service`` of a Kafka listener."""
 
     def __init__(self, context: KafkaContext, apis: dict[int, Api], rules: LoginRules | None = None) -> None:
-        """``apis``: those that are served, by key. ``rules``: clients log in."""
+        """``apis``: the served APIs by key. ``rules``: clients log in."""
         self._context = context
         self._apis = apis
         self._violations = EventLimit()
@@ -68,7 +68,7 @@ class KafkaService:
             else:
                 self._call(request, outbox, prepared)
         except ProtocolError as error:
-            # The processor closes the connection for this only where it handles the request itself.
+            # The processor closes the connection for this only if it handles the request itself.
             unlogged = self._violations.take(request.received_at)
             if unlogged is not None:
                 log.info(

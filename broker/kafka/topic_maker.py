@@ -2,7 +2,7 @@
 
 Creating a topic takes milliseconds of the disk, so a request with many names would keep a handler busy for minutes. The topic
 maker's own thread creates them instead, one name of each waiting request in turn: a request for one topic waits for one topic of
-each other request, not for all of theirs. Requests whose clients have disconnected are dropped.
+each other request, not for all of theirs. Requests of disconnected clients are dropped.
 
 ``TopicMaker.make`` may be called from any thread; everything else runs on the topic maker's thread.
 """
@@ -21,7 +21,7 @@ from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
 
-# How many topics of one request are created. For the rest the client is told to ask again, as Kafka tells it for all.
+# How many topics of a request are created. For the rest the client is told to ask again, as Kafka tells it for all.
 NAMES_MAX = 100
 # How many requests may wait.
 JOBS_MAX = 100
@@ -53,7 +53,7 @@ class TopicMaker(Worker[_Job]):
         return self._jobs
 
     def make(self, names: Iterable[str], wanted: Callable[[], bool], done: Callable[[Failures], None]) -> bool:
-        """Create those of these topics that do not exist, with the default settings. False: too many requests wait already.
+        """Create the topics that do not exist, with the default settings. False: too many requests wait already.
 
         The topic maker's thread calls ``wanted`` before each topic, and drops the request when that returns False. Otherwise it
         calls ``done`` at the end.

@@ -1,4 +1,4 @@
-"""Compares what the broker of this tree costs with what that of an earlier commit costs, and fails if it has become dearer.
+"""Compares the costs of this tree's broker with those of an earlier commit's, and fails if they have grown.
 
 Each round measures both brokers, one after the other and in turn first, with the same drivers, which are those of this tree. The
 figures are the broker's CPU per request, buffer or message. The ratio of a round is that of its two figures; the median over the
@@ -39,7 +39,7 @@ def compare(before: float, now: float) -> float:
 
 
 def verdicts(figures: Ratios, limit: float) -> Iterator[tuple[str, float, float, float, bool]]:
-    """Name, median before, median now, median ratio, and whether that is above the limit."""
+    """Name, median before, median now, median ratio, and whether the ratio is above the limit."""
     for name, pairs in figures.items():
         ratio = statistics.median(compare(*pair) for pair in pairs)
         yield name, statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs), ratio, ratio > limit

@@ -2,7 +2,7 @@
 
 Each connection sends as soon as it is answered. One thread drives all of them, so rates are those of broker and driver together.
 By kind of connection: the rate, and the median and the 99th percentile of the latency. The CPU is that of all requests together.
-Where a case has both acks=1 and acks=all, they take turns in one broker.
+If a case has both acks=1 and acks=all, they take turns in one broker.
 """
 
 import select
@@ -61,7 +61,7 @@ class Connection:
         self.socket.sendall(self._data)
 
     def receive(self) -> None:
-        """Take what is there, and go on when all is answered."""
+        """Receive the pending answers, and go on when all are there."""
         reply = self.socket.recv(1 << 18)
         assert reply, "the broker has closed the connection"
         if not self._reply_bytes:  # all replies are of the same length

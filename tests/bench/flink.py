@@ -80,7 +80,7 @@ class OurServer(BrokerProcess):
 
 
 class Cell:
-    """One combination: what all servers are measured with."""
+    """A combination with which all servers are measured."""
 
     def __init__(self, reader: FlinkReader, size: int, channels: int, credit: int, buffers: int) -> None:
         self._reader, self._size, self._channels = reader, size, channels

@@ -3,7 +3,7 @@
 A scenario is a module of this package with ``SECTIONS``: by name, a function that takes the ``Options`` and yields rows while it
 measures. ``add_options``, if it has one, declares further options. ``python -m tests.bench SCENARIO`` runs it.
 
-A row's figure ``CPU us`` is what one request, buffer or message costs the broker, in us of CPU. ``check`` compares these.
+A row's figure ``CPU us`` is the broker's cost of a request, buffer or message, in us of CPU. ``check`` compares these.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class Meter:
 
 
 def in_turns(rounds: int, variants: Mapping[str, Callable[[], Figures]]) -> dict[str, Runs]:
-    """Measure each variant once a round, another one first each time, so that all have the same neighbours."""
+    """Measure each variant once a round, beginning with another each time, so that all have the same neighbours."""
     runs: dict[str, Runs] = {name: [] for name in variants}
     names = list(variants)
     for number in range(rounds):
@@ -92,7 +92,7 @@ def medians(runs: Runs) -> Figures:
 
 
 def ratios(runs: Runs, others: Runs) -> Figures:
-    """The medians of the ratios of each round, because the machine's speed changes from one to the next."""
+    """The medians of the ratios of each round, because the machine's speed changes between rounds."""
     common = [key for key in runs[0] if all(other.get(key) for other in others)]
     pairs = list(zip(runs, others, strict=True))
     return {f"{key}{RATIO}": statistics.median(run[key] / other[key] for run, other in pairs) for key in common}

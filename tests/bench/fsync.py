@@ -5,7 +5,7 @@ file on the same file system and syncs it, so that both see the same disk. A ser
 asked as well, which shows what the way through a socket and another process costs. The rates of many producers with acks=all are
 those of the scenario ``connections``.
 
-A disk is shared with whatever else runs, so only figures of one run can be compared.
+Other processes share the disk, so only figures of the same run can be compared.
 """
 
 import os

@@ -33,7 +33,7 @@ from tests.protocol.kafka.schema.test_budget import arrays, smallest
 
 SIZE = 1024 * 1024
 GROUPS = ("processor", "handler")
-PATIENCE_S = 10  # some requests have no answer, or one that comes when something happens
+PATIENCE_S = 10  # some requests have no answer, or are answered at some event
 NEVER = -1
 
 
@@ -90,7 +90,7 @@ def measure(name: str, address: tuple[str, int], request: bytes, *, streams: boo
     before = cpu_ms()
     answer = exchange(address, request, streams=streams)
     after = cpu_ms()
-    while True:  # what goes on after the answer
+    while True:  # work that goes on after the answer
         time.sleep(0.02)
         now = cpu_ms()
         if sum(now.values()) - sum(after.values()) < 2:
@@ -160,7 +160,7 @@ def http_requests(host: str) -> Iterator[tuple[str, bytes]]:
 
 
 def shuffle_requests() -> Iterator[tuple[str, bytes]]:
-    """Streams of the smallest frames, and what one frame can ask for at most."""
+    """Streams of the smallest frames, and the largest demand of a single frame."""
 
     def opened(number: int, subpartitions: int) -> bytes:
         partition = ResultPartitionID.of(b"s" * 16, number)

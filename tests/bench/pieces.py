@@ -1,4 +1,4 @@
-"""What single pieces of work cost, each alone on one thread: us of its CPU, the best of several rounds.
+"""The cost of single pieces of work, each alone on one thread: us of its CPU, the best of several rounds.
 
 ``log``: to append a batch, and to read. ``pulsar``: what a SEND, an ACK and a delivery need, and the dispatchers of many
 consumers (an entry is read from a list, assigned and acknowledged). ``security``: whether ACLs allow it, and a quota's decision.
@@ -40,7 +40,7 @@ _NOW_MS = 1_700_000_000_000
 
 
 def _row(options: Options, name: str, work: Callable[[], object], units: int = 1, usual: int = 20_000) -> Row:
-    """Of one of the ``units`` that a call handles."""
+    """The cost of one of the ``units`` that a call handles."""
     cost = least_us(work, options.count(max(1, usual // units)), 3 * options.rounds)
     return Row(name, {CPU: cost / units})
 

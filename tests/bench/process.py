@@ -1,4 +1,4 @@
-"""A broker, or a helper of a scenario, in a process of its own, and what the kernel says it costs.
+"""A broker, or a helper of a scenario, in a process of its own, and its cost as measured by the kernel.
 
 ``BROKER_BENCH_TREE``, an environment variable that ``check`` sets: the directory with the packages ``broker`` and ``protocol``
 that are measured, if they are not those of this tree.
@@ -19,7 +19,7 @@ TREE = os.environ.get("BROKER_BENCH_TREE")
 
 
 class OwnProcess:
-    """What a process of a given id has used."""
+    """The resources that the process of this id has used."""
 
     pid: int
     address: str

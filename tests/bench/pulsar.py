@@ -67,7 +67,7 @@ class Wire:
         del self._buffer[:at]
 
     def messages(self) -> Iterator[Any]:
-        """The deliveries in what has come. Answers pings."""
+        """The deliveries among the received bytes. Answers pings."""
         for frame in self.frames():
             base = BaseCommand.FromString(frame[4 : 4 + _INT.unpack_from(frame)[0]])
             if base.type == BaseCommand.Type.MESSAGE:
@@ -77,7 +77,7 @@ class Wire:
 
 
 class Consumer:
-    """One of several on a connection. Acknowledges what it has got whenever half of its queue is used up."""
+    """One of several on a connection. Acknowledges its messages whenever half of its queue is used up."""
 
     def __init__(self, wire: Wire, consumer_id: int = 0, messages_per_entry: int = 1) -> None:
         self.wire = wire
@@ -126,7 +126,7 @@ def carry(address: str, topic: str, frames: list[bytes], per_entry: int, consume
                         by_id[wire][message.consumer_id].take(message)
     for consumer in consumers:
         consumer.acknowledge()
-    for wire in by_id:  # what was acknowledged before is done when this is answered
+    for wire in by_id:  # earlier acknowledgements are done when this is answered
         wire.ask("ACK", consumer_id=next(iter(by_id[wire])), ack_type=0, message_id=[{"ledgerId": 0, "entryId": 0}])
     producer.socket.close()
 

@@ -127,7 +127,7 @@ def bench_consume(options: Options) -> Iterator[Row]:
 def _acknowledged(
     broker: BrokerProcess, count: int, poll: Callable[[], list[Any]], settle: Callable[[list[Any]], None]
 ) -> Figures:
-    """Only what comes after each poll is measured."""
+    """Only the time after each poll is measured."""
     runs, done = [], 0
     while done < count:
         if polled := poll():

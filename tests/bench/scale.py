@@ -1,4 +1,4 @@
-"""What 10,000 connections and 10,000 partitions cost, beside 10 of them, and what a broker costs at rest and at its start.
+"""The cost of 10,000 connections and 10,000 partitions, beside 10 of them, and of a broker at rest and at its start.
 
 ``connections``: requests of one record at 4,000/s over 10 connections; over 100; and over 100 of 10,000. ``partitions``: the same
 over 10 partitions; over 10 of 10,000; over all 10,000. Both produce and fetch, in two brokers, of which one rests meanwhile.

@@ -1,4 +1,4 @@
-"""What TLS costs a processor, and what a login costs the broker, by mechanism.
+"""The cost of TLS for a processor, and of a login for the broker, by mechanism.
 
 ``tls``: one thread; the steps of a processor with the echo service on a real TCP connection take turns with a client. Only the
 steps' CPU counts, and the best of several rounds. ``handshake``: the same for a handshake, with accepting and closing.
@@ -74,7 +74,7 @@ class Stepped:
 
 
 def _exchanged(tls: bool, count: int, request: bytes, size: int, path: str = "") -> float:
-    """us of the processor for a request whose answer has more than ``size`` bytes; 0: for one without an answer."""
+    """us of the processor for a request whose answer has more than ``size`` bytes; 0: for a request without an answer."""
     stepped = Stepped(tls)
     bench = stepped.bench
     client = bench.connect()

@@ -109,7 +109,7 @@ def read(address: str, partition: bytes, subs: int, credit: int, stalled: int = 
         request = (Generation.V2_0, ResultPartitionID(partition), IndexSet(i, i), receiver, given)
         sock.sendall(m.encode_partition_request(*request))
     silent = set(receivers[subs:])
-    floating = dict.fromkeys(receivers, 0)  # with an initial credit of 0: what was given and not used
+    floating = dict.fromkeys(receivers, 0)  # with an initial credit of 0: granted and unused credit
     ended = buffers = have = 0
     while ended < subs:
         got = sock.recv_into(view[have:])

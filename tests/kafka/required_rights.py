@@ -39,7 +39,7 @@ class Names:
 
 @attrs.frozen
 class Right:
-    """One operation on one of the resources, and the error without it; None: what may not be seen is left out.
+    """One operation on one of the resources, and the error without it; None: invisible resources are left out.
 
     ``or_else``: another right that is as good.
     """
@@ -183,7 +183,7 @@ def _join(names: Names) -> Mapping[str, Any]:
         "group_id": names.group,
         "session_timeout": 30_000,
         "rebalance_timeout": 60_000,
-        # Of a member that is not there: the answer comes at once and leaves the group as it is.
+        # For a missing member: the answer comes at once and leaves the group unchanged.
         "member_id": "nobody",
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b""}],

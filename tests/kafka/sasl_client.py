@@ -14,7 +14,7 @@ CLIENT = {"client_software_name": "test", "client_software_version": "1"}
 
 
 class SaslBroker(Broker):
-    """``listeners`` and other settings may be given. The user ``alice`` exists with both kinds of SCRAM."""
+    """``listeners`` and other settings are optional. The user ``alice`` exists with both kinds of SCRAM."""
 
     def __init__(self, **settings: Any) -> None:
         defaults: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Who waits for an fsync beyond its time is told; one look now and then does for all, and none while nobody waits."""
+"""Requests that wait too long for an fsync time out; a single timer serves all, and none runs while nothing waits."""
 
 from broker.kafka.ack_deadlines import AckDeadlines
 from broker.runtime.timers import Timer
@@ -14,7 +14,7 @@ class Produce:
         self.expired += 1
 
 
-def test_each_is_told_once_and_those_that_were_answered_never() -> None:
+def test_expired_requests_are_told_once_and_answered_never() -> None:
     clock = ManualClock()
     timer = Timer(clock)
     deadlines = AckDeadlines(clock, timer)
@@ -39,7 +39,7 @@ def test_each_is_told_once_and_those_that_were_answered_never() -> None:
     assert again.expired == 1
 
 
-def test_one_that_is_answered_while_others_are_told_is_not_told() -> None:
+def test_request_answered_during_expiry_is_not_told() -> None:
     clock = ManualClock()
     timer = Timer(clock)
     deadlines = AckDeadlines(clock, timer)

@@ -53,7 +53,7 @@ def call(key: ApiKey = ApiKey.HEARTBEAT) -> tuple[Call, Connection, Outbox, Cont
 HEARTBEAT = {"throttle_time": 0, "error_code": 0}
 
 
-def test_a_reply_is_encoded_for_the_version_of_its_request() -> None:
+def test_reply_is_encoded_for_its_requests_version() -> None:
     made, _, outbox, _ = call()
     made.reply(HEARTBEAT)
     (reply,) = outbox.sent
@@ -69,14 +69,14 @@ def test_a_call_is_answered_once() -> None:
         made.reply(HEARTBEAT)
 
 
-def test_a_reply_to_a_connection_that_has_closed_is_dropped() -> None:
+def test_reply_to_a_closed_connection_is_dropped() -> None:
     made, connection, outbox, _ = call()
     connection.closed = True
     made.reply(HEARTBEAT)
     assert (outbox.sent, outbox.closed) == ([], 0)
 
 
-def test_a_reply_that_is_too_long_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_reply_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESPONSE_MAX_BYTES", 4)
     made, _, outbox, _ = call(ApiKey.LIST_GROUPS)
     groups = [{"group_id": str(number), "protocol_type": ""} for number in range(1000)]
@@ -84,7 +84,7 @@ def test_a_reply_that_is_too_long_closes_the_connection(monkeypatch: pytest.Monk
     assert (outbox.sent, outbox.closed) == ([], 1)
 
 
-def test_a_reply_that_takes_long_is_given_up_when_the_broker_stops() -> None:
+def test_slow_reply_is_given_up_at_a_stop() -> None:
     made, _, outbox, context = call(ApiKey.LIST_GROUPS)
     written = []
 
@@ -98,7 +98,7 @@ def test_a_reply_that_takes_long_is_given_up_when_the_broker_stops() -> None:
     assert len(written) < CHECK_EVERY
 
 
-def test_the_lowest_version_may_be_advertised_lower_than_it_is() -> None:
+def test_advertised_minimum_version_may_be_lower() -> None:
     assert Api(ApiKey.PRODUCE, 3, 9, handle_raw=lambda *_: None).advertised == (3, 9)
     assert Api(ApiKey.PRODUCE, 3, 9, handle_raw=lambda *_: None, advertised_min=0).advertised == (0, 9)
 

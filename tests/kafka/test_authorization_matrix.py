@@ -184,9 +184,7 @@ def what_is_required_is_enough(world: World, row: Row, version: int) -> None:
 
 
 @loop_over(("row", "version"), NEEDY)
-def test_without_any_right_the_error_is_that_of_the_first_that_kafka_asks_for(
-    world: World, row: Row, version: int
-) -> None:
+def test_first_missing_right_decides_the_error(world: World, row: Row, version: int) -> None:
     without_any_right_the_first_is_missed(world, row, version)
 
 
@@ -204,7 +202,7 @@ def without_any_right_the_first_is_missed(world: World, row: Row, version: int) 
 def test_each_right_of_the_table_is_necessary(world: World, row: Row, version: int) -> None:
     for missing in row.rights:
         names = world.make()
-        answer = world.ask(row, version, names, grants([one for one in row.rights if one is not missing], names))
+        answer = world.ask(row, version, names, grants([right for right in row.rights if right is not missing], names))
         assert answer.denials == error_of(row, version, missing)
         if missing.error is None:
             assert not shows(row, names, answer)
@@ -229,12 +227,12 @@ def rights_to_something_else_are_none(world: World, row: Row, version: int) -> N
 
 
 @loop_over(("row", "version"), NEEDY)
-def test_what_exists_cannot_be_told_from_what_does_not(world: World, row: Row, version: int) -> None:
+def test_existing_and_missing_resources_are_indistinguishable(world: World, row: Row, version: int) -> None:
     if version >= FIRST_BY_ID.get(row.key, version + 1):
         return  # as in Kafka, it is no secret which ids there are: nobody guesses one
     for missing in row.rights:
         others = [right for right in row.rights if right is not missing]
-        if (Operation.DESCRIBE, missing.resource_type) in [(one.operation, one.resource_type) for one in others]:
+        if (Operation.DESCRIBE, missing.resource_type) in [(other.operation, other.resource_type) for other in others]:
             continue  # who may describe the resource sees it
         there, elsewhere = world.make(), world.missing()
         field = {

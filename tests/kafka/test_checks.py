@@ -23,12 +23,12 @@ def test_repeated_are_those_that_occur_more_than_once() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "deadline"), [(2, 12.0), (0, inf), (-1, inf)])
-def test_a_time_out_of_zero_or_less_is_none(seconds: float, deadline: float) -> None:
+def test_timeout_of_zero_or_less_is_infinite(seconds: float, deadline: float) -> None:
     call: Any = SimpleNamespace(received_at=10.0)
     assert deadline_of(call, timedelta(seconds=seconds)) == deadline
 
 
-def test_a_change_whose_time_is_over_is_left_alone() -> None:
+def test_late_change_is_not_made() -> None:
     wanted, unwanted = Work(lambda: False), Work(lambda: True)
     check_time(context(9.9), wanted, 10.0)
     with pytest.raises(RequestError) as late:
@@ -42,7 +42,7 @@ def test_a_change_whose_time_is_over_is_left_alone() -> None:
     ("known", "code"),
     [(-1, None), (5, None), (4, ErrorCode.fenced_leader_epoch), (6, ErrorCode.unknown_leader_epoch)],
 )
-def test_a_client_is_told_that_it_knows_another_leader_epoch(known: int, code: ErrorCode | None) -> None:
+def test_other_leader_epoch_is_refused(known: int, code: ErrorCode | None) -> None:
     log: Any = SimpleNamespace(leader_epoch=5)
     if code is None:
         check_leader_epoch(log, known)

@@ -1,4 +1,4 @@
-"""Subscriptions to the metrics of clients: what may be set, whom they mean, and that they are kept."""
+"""Subscriptions to the metrics of clients: valid settings, matching clients, and persistence."""
 
 from unittest import mock
 
@@ -42,7 +42,7 @@ def put(configs: ClientMetricsConfigs, name: str, **changes: str | None) -> None
         ("client_source_address=127.0.0.1,client_source_port=[0-9]+,client_instance_id=i.", True),
     ],
 )
-def test_all_that_a_subscription_asks_of_a_client_must_match_as_a_whole(match: str, meant: bool) -> None:
+def test_all_conditions_of_a_subscription_must_match_whole(match: str, meant: bool) -> None:
     assert subscription({"match": match}).matches(FACTS) is meant
 
 
@@ -65,7 +65,7 @@ def test_values_that_cannot_be_are_refused(own: dict[str, str], code: ErrorCode)
     assert refused.value.code == code
 
 
-def test_subscriptions_outlive_the_broker_and_end_when_nothing_is_set(catalogue: SqliteCatalogue) -> None:
+def test_subscriptions_survive_restarts_and_end_without_settings(catalogue: SqliteCatalogue) -> None:
     before = configs(catalogue)
     put(before, "all", metrics=" * ", interval_ms="1000")
     put(before, "java", metrics="a, b", match="client_software_name=java")
@@ -78,42 +78,42 @@ def test_subscriptions_outlive_the_broker_and_end_when_nothing_is_set(catalogue:
 
 
 def test_whoever_listens_is_told_of_every_change(catalogue: SqliteCatalogue) -> None:
-    found = configs(catalogue)
+    reloaded = configs(catalogue)
     versions: list[int] = []
-    found.on_change.append(lambda: versions.append(found.version))
-    put(found, "one", metrics="a")
-    put(found, "one", metrics="b")
+    reloaded.on_change.append(lambda: versions.append(reloaded.version))
+    put(reloaded, "one", metrics="a")
+    put(reloaded, "one", metrics="b")
     assert versions == [2, 3]
 
 
-def test_a_change_that_is_refused_or_only_tried_changes_nothing(catalogue: SqliteCatalogue) -> None:
-    found = configs(catalogue)
-    put(found, "one", metrics="a")
+def test_refused_or_validated_change_changes_nothing(catalogue: SqliteCatalogue) -> None:
+    reloaded = configs(catalogue)
+    put(reloaded, "one", metrics="a")
     for name, changes in [("one", {"nothing": "1"}), ("one", {"match": "client_id=("}), ("", {"metrics": "b"})]:
         with pytest.raises(RequestError):
-            put(found, name, **changes)
+            put(reloaded, name, **changes)
     with pytest.raises(RequestError):
-        put(found, "one", metrics="b" * 3_000)
-    found.alter("one", lambda _own, _in_force: {"metrics": "b"}, validate_only=True)
-    assert found.own("one") == configs(catalogue).own("one") == {"metrics": "a"}
+        put(reloaded, "one", metrics="b" * 3_000)
+    reloaded.alter("one", lambda _own, _in_force: {"metrics": "b"}, validate_only=True)
+    assert reloaded.own("one") == configs(catalogue).own("one") == {"metrics": "a"}
 
 
 def test_the_number_of_subscriptions_is_bounded(catalogue: SqliteCatalogue) -> None:
-    found = configs(catalogue)
+    reloaded = configs(catalogue)
     with mock.patch.object(client_metrics, "_SUBSCRIPTIONS_MAX", 2):
-        put(found, "1", metrics="a")
-        put(found, "2", metrics="a")
+        put(reloaded, "1", metrics="a")
+        put(reloaded, "2", metrics="a")
         with pytest.raises(RequestError, match="delete some"):
-            put(found, "3", metrics="a")
-        put(found, "2", metrics="b")
+            put(reloaded, "3", metrics="a")
+        put(reloaded, "2", metrics="b")
 
 
-def test_without_re2_plain_values_match_and_expressions_are_left_out(catalogue: SqliteCatalogue) -> None:
-    found = configs(catalogue)
-    put(found, "plain", match="client_id=app-1")
-    put(found, "pattern", match="client_id=app.*")
+def test_without_re2_only_plain_values_match(catalogue: SqliteCatalogue) -> None:
+    reloaded = configs(catalogue)
+    put(reloaded, "plain", match="client_id=app-1")
+    put(reloaded, "pattern", match="client_id=app.*")
     with mock.patch.object(expressions, "re2", None):
         (left,) = configs(catalogue).subscriptions
         assert left.matches(FACTS)
         with pytest.raises(RequestError, match="google-re2"):
-            put(found, "another", match="client_id=app.*")
+            put(reloaded, "another", match="client_id=app.*")

@@ -72,7 +72,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP, SNAPPY, LZ4, ZSTD])
-def test_what_is_pushed_can_be_read_whatever_compresses_it(world: World, codec: int) -> None:
+def test_pushed_metrics_are_readable_with_any_codec(world: World, codec: int) -> None:
     instance_id = world.ask()
     data = metrics_data(metric("org.x", point(1.5, {"b": "2", "a": "1"}), point(2, {})))
     world.push(instance_id, data if codec == NONE else compress(codec, data), codec)
@@ -80,7 +80,7 @@ def test_what_is_pushed_can_be_read_whatever_compresses_it(world: World, codec: 
     assert {(name, "app", "org.x", "a=1,b=2"): 1.5, (name, "app", "org.x", ""): 2.0} == world.telemetry.series()
 
 
-def test_a_push_replaces_the_one_before_and_what_was_not_asked_for_is_left_out(world: World) -> None:
+def test_push_replaces_the_previous_and_drops_unsubscribed_metrics(world: World) -> None:
     instance_id = world.pushed(org__x=1, org__y=2, com__z=3)
     assert {"org.x", "org.y"} == {key[2] for key in world.telemetry.series()}
     world.clock.now += INTERVAL_S
@@ -88,7 +88,7 @@ def test_a_push_replaces_the_one_before_and_what_was_not_asked_for_is_left_out(w
     assert {kafka_text(instance_id): 7.0} == {key[0]: value for key, value in world.telemetry.series().items()}
 
 
-def test_a_client_that_is_silent_is_forgotten_with_its_series(world: World) -> None:
+def test_silent_client_is_forgotten_with_its_series(world: World) -> None:
     world.pushed(org__x=1)
     world.clock.now += 2 * INTERVAL_S
     world.pushed(org__x=2)
@@ -98,7 +98,7 @@ def test_a_client_that_is_silent_is_forgotten_with_its_series(world: World) -> N
     assert world.telemetry.count() == 1
 
 
-def test_series_are_bounded_for_a_client_and_for_all(world: World) -> None:
+def test_series_are_bounded_per_client_and_overall(world: World) -> None:
     with mock.patch.multiple(client_telemetry, _SERIES_MAX=2, _ALL_SERIES_MAX=3):
         first = world.pushed(org__a=1, org__b=2, org__c=3)
         assert len(world.telemetry.series()) == 2
@@ -120,7 +120,7 @@ def test_names_are_bounded(world: World) -> None:
     assert {} == world.telemetry.series()
 
 
-def test_the_client_that_was_silent_for_longest_gives_way(world: World) -> None:
+def test_longest_silent_client_gives_way(world: World) -> None:
     with mock.patch.object(client_telemetry, "_INSTANCES_MAX", 2):
         first, second = world.pushed(org__x=1), world.pushed(org__x=2)
         world.clock.now += INTERVAL_S
@@ -130,7 +130,7 @@ def test_the_client_that_was_silent_for_longest_gives_way(world: World) -> None:
     assert second not in world.telemetry._instances
 
 
-def test_a_changed_subscription_is_asked_for_at_once_and_the_series_stay(world: World) -> None:
+def test_changed_subscription_is_fetched_at_once_keeping_series(world: World) -> None:
     instance_id = world.pushed(org__x=1)
     before = world.telemetry._instances[instance_id].subscription_id
     world.subscribe("com.")
@@ -143,11 +143,11 @@ def test_a_changed_subscription_is_asked_for_at_once_and_the_series_stay(world: 
 
 
 @pytest.mark.parametrize("reserved", [None, uuid.UUID(int=0), uuid.UUID(int=1)])
-def test_a_push_needs_the_id_that_the_client_was_given(world: World, reserved: uuid.UUID | None) -> None:
+def test_push_needs_the_assigned_client_id(world: World, reserved: uuid.UUID | None) -> None:
     assert world.refused(reserved, b"", subscription=0) == ErrorCode.invalid_request
 
 
-def test_pushes_that_are_refused_keep_what_was_pushed_before(world: World) -> None:
+def test_refused_pushes_keep_the_previous_metrics(world: World) -> None:
     instance_id = world.pushed(org__x=1)
     for data, codec, code in [
         (b"x" * (PUSH_MAX_BYTES + 1), NONE, ErrorCode.telemetry_too_large),

@@ -1,4 +1,4 @@
-"""When a client may ask what it is subscribed to, and when it may push."""
+"""When a client may ask for its subscription, and when it may push."""
 
 import uuid
 
@@ -31,7 +31,7 @@ def ask(client: ClientInstance, now: float) -> int:
     return ErrorCode.none
 
 
-def test_a_client_that_has_asked_may_push_at_once_and_then_once_in_an_interval() -> None:
+def test_client_may_push_after_asking_then_every_interval() -> None:
     client = instance()
     assert ask(client, 100) == ErrorCode.none
     assert push(client, 101) == ErrorCode.none
@@ -48,7 +48,7 @@ def test_a_client_may_ask_once_in_an_interval() -> None:
     assert ask(client, 124.9) == ErrorCode.throttling_quota_exceeded
 
 
-def test_a_client_that_pushes_for_another_subscription_may_ask_at_once() -> None:
+def test_push_for_another_subscription_permits_asking_at_once() -> None:
     client = instance()
     assert ask(client, 100) == ErrorCode.none
     assert push(client, 101, wrong=True) == ErrorCode.unknown_subscription_id
@@ -56,14 +56,14 @@ def test_a_client_that_pushes_for_another_subscription_may_ask_at_once() -> None
     assert ask(client, 101) == ErrorCode.throttling_quota_exceeded
 
 
-def test_a_client_that_terminates_may_push_too_early_and_never_again() -> None:
+def test_terminating_client_may_push_early_once() -> None:
     client = instance()
     assert push(client, 100) == ErrorCode.none
     assert push(client, 101, terminating=True) == ErrorCode.none
     assert push(client, 200) == ErrorCode.invalid_request
 
 
-def test_a_client_is_remembered_for_three_intervals_and_for_a_minute_at_least() -> None:
+def test_client_is_remembered_three_intervals_or_a_minute() -> None:
     client = instance()
     client.seen_at = 100
     assert client.expires_at == 160
@@ -71,7 +71,7 @@ def test_a_client_is_remembered_for_three_intervals_and_for_a_minute_at_least() 
     assert client.expires_at == 280
 
 
-def test_the_subscription_id_changes_with_the_metrics_and_the_interval() -> None:
+def test_subscription_id_depends_on_metrics_and_interval() -> None:
     ids = {instance().subscription_id, instance("a").subscription_id, instance("a", "b").subscription_id}
     other = instance("a")
     other.interval_ms += 1
@@ -80,14 +80,14 @@ def test_the_subscription_id_changes_with_the_metrics_and_the_interval() -> None
     assert instance("a").subscription_id == instance("a").subscription_id
 
 
-def test_metrics_are_meant_by_the_beginnings_of_their_names() -> None:
+def test_metrics_are_matched_by_prefixes() -> None:
     assert instance("org.apache.", "x").is_subscribed_to("org.apache.kafka")
     assert not instance("org.apache.").is_subscribed_to("org")
     assert instance("*").is_subscribed_to("anything")
     assert not instance().is_subscribed_to("anything")
 
 
-def test_a_client_gets_what_all_subscriptions_want_that_match_it() -> None:
+def test_client_gets_the_union_of_its_subscriptions() -> None:
     java = (("client_software_name", "java".__eq__),)
     subscriptions = [
         Subscription(("b", "a"), 5_000, ()),

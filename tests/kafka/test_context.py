@@ -19,12 +19,12 @@ def peer(listener: str) -> Peer:
     return Peer("10.0.0.9", 40_000, listener, ("10.0.0.1", 9092))
 
 
-def test_a_client_is_told_the_endpoint_of_its_listener(context: KafkaContext) -> None:
+def test_client_is_told_its_listeners_endpoint(context: KafkaContext) -> None:
     assert context.advertised(peer("kafka")) == ("127.0.0.1", context.ports["kafka"])
 
 
 @pytest.mark.parametrize("wildcard", ["", "0.0.0.0", "::"])
-def test_of_a_listener_on_all_addresses_a_client_is_told_the_one_that_it_has_reached(
+def test_wildcard_listener_tells_the_reached_address(
     context: KafkaContext, wildcard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(context.endpoints, "everywhere", (wildcard, 19092))

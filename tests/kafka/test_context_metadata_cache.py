@@ -1,4 +1,4 @@
-"""Metadata answers that are kept: for one generation of the topics, and never more bytes of them than the bound."""
+"""Cached Metadata answers: for one generation of the topics, and within the bound on bytes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ def key(body: bytes) -> Key:
     return 9, ("localhost", 9092), body, frozenset()
 
 
-def test_an_answer_is_kept_for_its_generation_and_its_question() -> None:
+def test_answer_is_kept_by_generation_and_request() -> None:
     cache = MetadataCache()
     cache.put(key(b"a"), 1, b"answer")
     assert cache.get(key(b"a"), 1) == b"answer"
@@ -21,7 +21,7 @@ def test_an_answer_is_kept_for_its_generation_and_its_question() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 4096), st.integers(0, 6000)), max_size=200))
-def test_neither_questions_nor_answers_take_more_bytes_than_the_bound(puts: list[tuple[int, int, int]]) -> None:
+def test_requests_and_answers_stay_within_the_byte_bound(puts: list[tuple[int, int, int]]) -> None:
     cache = MetadataCache()
     kept: dict[bytes, int] = {}
     for number, body_size, kilobytes in puts:

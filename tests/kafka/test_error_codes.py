@@ -33,7 +33,7 @@ def an_instance(kind: type[Refusal]) -> Refusal:
     return refusals.KeylessRecords([3]) if kind is refusals.KeylessRecords else kind("It cannot be done.")
 
 
-def test_every_refusal_has_a_code_and_every_code_a_refusal() -> None:
+def test_every_refusal_has_a_code_and_vice_versa() -> None:
     assert set(kinds(Refusal)) == CODES.keys()
 
 
@@ -68,7 +68,7 @@ def test_a_reply_has_the_code_and_the_message(kind: type[Refusal]) -> None:
     assert error_fields(refusal) == (CODES[kind], refusal.message)
 
 
-def test_a_refusal_without_a_message_is_named_after_its_code() -> None:
+def test_refusal_without_message_is_named_after_its_code() -> None:
     assert error_fields(refusals.UnknownTopic()) == (3, "unknown topic or partition")
 
 
@@ -76,5 +76,5 @@ def test_a_service_s_own_refusal_brings_its_code() -> None:
     assert code_of(RequestError(ErrorCode.policy_violation, "no")) == ErrorCode.policy_violation
 
 
-def test_a_fault_of_the_machine_is_a_storage_error_whatever_it_is() -> None:
+def test_any_machine_fault_is_a_storage_error() -> None:
     assert error_fields(StorageError("the disk is full")) == (ErrorCode.kafka_storage_error, "the disk is full")

@@ -30,18 +30,18 @@ def start(
     return opened
 
 
-def test_every_feature_can_be_turned_off_and_its_usual_level_is_supported() -> None:
+def test_every_feature_can_be_turned_off() -> None:
     for feature in FEATURES:
         assert 0 == feature.lowest <= feature.usual <= feature.highest
 
 
-def test_a_feature_is_at_its_usual_level_until_somebody_chooses_another(catalogue: Catalogue) -> None:
+def test_feature_has_its_usual_level_unless_chosen(catalogue: Catalogue) -> None:
     told = start(catalogue).told
     assert {"some.version": (0, 2), "reactor.something": (1, 1)} == told.supported
     assert ({"some.version": 1}, 1) == (told.finalized, told.epoch)
 
 
-def test_what_was_chosen_is_in_force_at_once_and_after_a_restart(catalogue: Catalogue) -> None:
+def test_chosen_level_applies_at_once_and_after_restart(catalogue: Catalogue) -> None:
     features = start(catalogue)
     features.finalize({"some.version": 2})
     assert (2, 2) == (features.level("some.version"), features.told.epoch)
@@ -62,7 +62,7 @@ def test_a_change_that_changes_nothing_keeps_the_epoch(catalogue: Catalogue) -> 
     assert 1 == features.told.epoch
 
 
-def test_the_epoch_grows_when_a_restart_changes_the_levels(catalogue: Catalogue) -> None:
+def test_epoch_grows_when_a_restart_changes_levels(catalogue: Catalogue) -> None:
     start(catalogue).finalize({"some.version": 2})
     held = start(catalogue, {"some.version": 1})
     assert ({"some.version": 1}, 3) == (held.told.finalized, held.told.epoch)
@@ -71,18 +71,18 @@ def test_the_epoch_grows_when_a_restart_changes_the_levels(catalogue: Catalogue)
     assert ({"some.version": 2}, 4) == (freed.told.finalized, freed.told.epoch)
 
 
-def test_a_newer_broker_raises_a_level_that_nobody_has_chosen(catalogue: Catalogue) -> None:
+def test_newer_broker_raises_an_unchosen_level(catalogue: Catalogue) -> None:
     start(catalogue)
     newer = (Feature("some.version", 0, 3, 3), Feature("other.version", 0, 1, 1))
     assert {"some.version": 3, "other.version": 1} == start(catalogue, features=newer).told.finalized
 
 
-def test_a_newer_broker_keeps_a_level_that_was_chosen(catalogue: Catalogue) -> None:
+def test_newer_broker_keeps_a_chosen_level(catalogue: Catalogue) -> None:
     start(catalogue).finalize({"some.version": 1})
     assert 1 == start(catalogue, features=(Feature("some.version", 0, 3, 3),)).level("some.version")
 
 
-def test_an_older_broker_is_at_the_highest_level_that_it_supports_and_forgets_no_choice(catalogue: Catalogue) -> None:
+def test_older_broker_limits_levels_and_keeps_choices(catalogue: Catalogue) -> None:
     newer = (Feature("some.version", 0, 3, 3), Feature("other.version", 0, 1, 1))
     start(catalogue, features=newer).finalize({"some.version": 3, "other.version": 0})
     older = start(catalogue)
@@ -91,7 +91,7 @@ def test_an_older_broker_is_at_the_highest_level_that_it_supports_and_forgets_no
     assert {"some.version": 1, "other.version": 0} == start(catalogue, features=newer).told.finalized
 
 
-def test_a_change_that_cannot_be_stored_is_not_in_force(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unstorable_change_is_not_applied(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
     features = start(catalogue)
 
     def fail(changes: object) -> None:

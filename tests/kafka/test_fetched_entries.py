@@ -74,7 +74,7 @@ def test_any_log_is_fetched_whole(
         for position, header in batches(data):
             check_crc(memoryview(data), position, header)
             assert not header.is_entry
-            found += [(one.offset, one.value) for one in records(data, position) if one.offset >= offset]
+            found += [(record.offset, record.value) for record in records(data, position) if record.offset >= offset]
         assert translated.whole or headers[-1].next_offset < log.high_watermark
         offset = headers[-1].next_offset
     assert expected == found

@@ -66,44 +66,42 @@ def look(requests: list[bytes], compacted: str = "", *, alone: bool = False) -> 
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_requests_of_two_topics_in_turn_are_parsed_once(parsed: Counted, alone: bool) -> None:
+def test_alternating_topics_are_parsed_once(parsed: Counted, alone: bool) -> None:
     requests = [request("topic"), request("another-topic")] * 500
     assert look(requests, alone=alone) == len(requests)
     assert parsed.calls == 2
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_few_requests_are_parsed_twice_of_a_client_that_changes_its_id(parsed: Counted, alone: bool) -> None:
+def test_changing_client_id_causes_few_double_parses(parsed: Counted, alone: bool) -> None:
     requests = [request("topic", "client"), request("topic", "another-client")] * 500
     look(requests, alone=alone)
     assert parsed.calls < 100
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_few_requests_are_parsed_twice_where_there_are_more_partitions_than_templates(
-    parsed: Counted, alone: bool
-) -> None:
+def test_excess_partitions_cause_few_double_parses(parsed: Counted, alone: bool) -> None:
     look([request(f"topic-{number:03}") for number in range(100)] * 50, alone=alone)
     assert parsed.calls < 500
 
 
-def test_a_client_of_several_topics_has_its_runs_found(parsed: Counted) -> None:
+def test_client_of_several_topics_has_runs(parsed: Counted) -> None:
     requests = ([request("topic")] * 5 + [request("another-topic")] * 5) * 50
     assert look(requests) > len(requests) * 0.9
 
 
-def test_a_client_of_many_partitions_that_uses_few_the_most_has_its_runs_found() -> None:
+def test_client_of_few_busy_partitions_has_runs() -> None:
     requests = [
         one for number in range(300) for one in [*[request("topic-one")] * 8, request(f"topic-{number % 100:03}")]
     ]
     assert look(requests) > len(requests) * 0.8
 
 
-def test_what_is_not_handled_as_a_run_is_followed_once(followed: Counted) -> None:
+def test_request_that_is_no_run_is_matched_once(followed: Counted) -> None:
     assert look([request("topic")] * 1000, compacted="topic") == 0
     assert followed.calls < 30
 
 
-def test_what_comes_alone_and_is_not_handled_as_a_run_is_seldom_followed(followed: Counted) -> None:
+def test_single_request_without_run_is_seldom_matched(followed: Counted) -> None:
     assert look([request("topic")] * 1000, compacted="topic", alone=True) == 0
     assert followed.calls < 100

@@ -8,7 +8,7 @@ def listener(url: str, name: str | None = None) -> Listener:
     return parse_listener(url, name)
 
 
-def test_each_listener_has_the_name_of_its_security_protocol() -> None:
+def test_listeners_are_named_after_their_security_protocol() -> None:
     both = [listener("kafka://0.0.0.0:9092"), listener("kafka+ssl://0.0.0.0:9093")]
     assert listeners_text(both, {}) == "PLAINTEXT://0.0.0.0:9092,SSL://0.0.0.0:9093"
     encrypted = [listener("kafka+sasl://h:1"), listener("kafka+sasl+ssl://h:2")]
@@ -24,6 +24,6 @@ def test_the_address_that_is_given_wins() -> None:
     assert listeners_text(both, {"kafka": ("localhost", 32768)}) == "PLAINTEXT://localhost:32768,INNER://h:1"
 
 
-def test_other_services_are_left_out_and_ipv6_is_in_brackets() -> None:
+def test_other_services_are_omitted_and_ipv6_is_bracketed() -> None:
     both = [listener("shuffle://h:2"), listener("kafka://h:1")]
     assert listeners_text(both, {"kafka": ("::1", 9092)}) == "PLAINTEXT://[::1]:9092"

@@ -125,7 +125,7 @@ def test_aiokafka(broker: SaslBroker, mechanism: str) -> None:
 
 
 @pytest.mark.parametrize("client_auth", ["none", "required"])
-def test_over_tls_the_login_says_who_the_client_is_and_not_its_certificate(tmp_path: Path, client_auth: str) -> None:
+def test_login_over_tls_decides_the_principal(tmp_path: Path, client_auth: str) -> None:
     server, shown = (
         authority().issue("broker", hosts=LOCAL).write(tmp_path),
         authority().issue("cn").write(tmp_path, "cn"),
@@ -177,7 +177,7 @@ class Gate:
         raise AuthenticationFailed("let go")
 
 
-def test_a_storm_of_slow_logins_leaves_handlers_for_everybody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_logins_leave_handlers_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     with SaslBroker(io_threads=4) as broker:
         gate = Gate(broker, monkeypatch)
         connections = [broker.connect() for _ in range(60)]
@@ -195,7 +195,7 @@ def test_a_storm_of_slow_logins_leaves_handlers_for_everybody_else(monkeypatch: 
             connection.socket.close()
 
 
-def test_a_login_whose_client_has_gone_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_login_of_a_disconnected_client_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     with SaslBroker(io_threads=1) as broker:
         gate = Gate(broker, monkeypatch)
         first, second = broker.connect(), broker.connect()

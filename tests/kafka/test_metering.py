@@ -45,7 +45,7 @@ def limit(kafka: Kafka, kind: Kind, value: float | None, entity: Entity = EVERYB
 
 
 def connections(kafka: Kafka) -> list[Any]:
-    return [one for processor in kafka.broker.server.sockets.processors for one in processor.connections]
+    return [connection for processor in kafka.broker.server.sockets.processors for connection in processor.connections]
 
 
 def is_throttled(kafka: Kafka) -> bool:
@@ -64,9 +64,7 @@ def throttle_of_produce(frame: bytes, version: int = 9) -> int:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_produce_above_the_quota_is_answered_with_the_throttle_time_and_the_next_waits(
-    kafka: Kafka, acks: int
-) -> None:
+def test_produce_above_the_quota_throttles_the_next_request(kafka: Kafka, acks: int) -> None:
     topic = kafka.topic()
     limit(kafka, Kind.PRODUCE, TINY)
     answer = kafka.exchange(produce_frame(topic, acks))
@@ -89,9 +87,7 @@ def test_a_produce_above_the_quota_is_answered_with_the_throttle_time_and_the_ne
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_no_more_requests_are_handled_together_than_the_smallest_quota_allows_at_once(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, acks: int
-) -> None:
+def test_smallest_quota_bounds_the_size_of_a_run(kafka: Kafka, monkeypatch: pytest.MonkeyPatch, acks: int) -> None:
     runs = []
     find = RunFinder.find
 
@@ -116,7 +112,7 @@ def test_no_more_requests_are_handled_together_than_the_smallest_quota_allows_at
     assert max(runs) == 3
 
 
-def test_the_last_answer_to_requests_that_were_handled_together_has_the_throttle_time(kafka: Kafka) -> None:
+def test_runs_last_answer_has_the_throttle_time(kafka: Kafka) -> None:
     topic = kafka.topic()
     for number in range(50):  # the network may still divide what was sent at once
         limit(kafka, Kind.PRODUCE, TINY)
@@ -137,7 +133,7 @@ def test_the_last_answer_to_requests_that_were_handled_together_has_the_throttle
         raise AssertionError(throttles)
 
 
-def test_a_batch_that_begins_a_transaction_is_counted_once(kafka: Kafka) -> None:
+def test_batch_that_begins_a_transaction_is_counted_once(kafka: Kafka) -> None:
     topic = kafka.topic()
     me = kafka.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id="tx", transaction_timeout=60_000, producer_id=-1)
     producer = {"producer_id": me.producer_id, "producer_epoch": me.producer_epoch, "base_sequence": 0}
@@ -151,7 +147,7 @@ def test_a_batch_that_begins_a_transaction_is_counted_once(kafka: Kafka) -> None
     assert is_throttled(kafka)
 
 
-def test_a_produce_without_an_answer_is_throttled_by_muting_alone(kafka: Kafka) -> None:
+def test_produce_without_an_answer_is_throttled_by_muting(kafka: Kafka) -> None:
     topic = kafka.topic()
     limit(kafka, Kind.PRODUCE, TINY)
     kafka.send(produce_frame(topic, acks=0))
@@ -179,7 +175,7 @@ def fetched(kafka: Kafka, topic: str, version: int = 11) -> fetch.FetchResponse:
     return fetch.parse_response(memoryview(kafka.exchange(frame)), version)
 
 
-def test_a_fetch_above_the_quota_is_answered_empty_and_not_counted(kafka: Kafka) -> None:
+def test_fetch_above_the_quota_is_empty_and_uncounted(kafka: Kafka) -> None:
     topic = kafka.topic()
     kafka.fill(topic, *range(20))
     limit(kafka, Kind.FETCH, TINY)
@@ -198,7 +194,7 @@ def test_a_fetch_above_the_quota_is_answered_empty_and_not_counted(kafka: Kafka)
     assert fetched(kafka, topic).partitions
 
 
-def test_an_empty_fetch_has_a_throttle_time_however_small_the_debt() -> None:
+def test_empty_fetch_always_has_a_throttle_time() -> None:
     clock = ManualClock()
     quotas = ClientQuotas(mock.Mock(), clock, Windows())
     quotas.alter([(EVERYBODY, Kind.FETCH, 1000.0)])
@@ -215,7 +211,7 @@ def test_an_empty_fetch_has_a_throttle_time_however_small_the_debt() -> None:
     assert fetch.parse_response(memoryview(b"".join(parts)), 11).throttle_ms == 1
 
 
-def test_a_fetch_asks_for_no_more_than_the_quota_allows_at_once(kafka: Kafka) -> None:
+def test_fetch_is_limited_to_the_quotas_burst(kafka: Kafka) -> None:
     topic = kafka.topic()
     kafka.fill(topic, *range(200))
     everything = len(fetched(kafka, topic).partitions[0].records)
@@ -223,7 +219,7 @@ def test_a_fetch_asks_for_no_more_than_the_quota_allows_at_once(kafka: Kafka) ->
     assert 0 < len(fetched(kafka, topic).partitions[0].records) <= everything / 2
 
 
-def test_the_time_of_requests_is_counted_and_throttled_for_one_window_at_most(kafka: Kafka) -> None:
+def test_request_time_is_throttled_for_one_window_only(kafka: Kafka) -> None:
     topic = kafka.topic()
     limit(kafka, Kind.REQUEST, 1e-6)
     answer = kafka.exchange(produce_frame(topic))
@@ -231,7 +227,7 @@ def test_the_time_of_requests_is_counted_and_throttled_for_one_window_at_most(ka
     wait_for(lambda: is_throttled(kafka))
 
 
-def test_the_time_of_sending_is_counted_while_there_is_such_a_quota(kafka: Kafka) -> None:
+def test_sending_time_counts_while_a_quota_exists(kafka: Kafka) -> None:
     limit(kafka, Kind.REQUEST, HUGE)
     topic = kafka.topic()
     kafka.exchange(produce_frame(topic))
@@ -249,7 +245,7 @@ def test_the_time_of_sending_is_counted_while_there_is_such_a_quota(kafka: Kafka
 
 
 @pytest.mark.parametrize("version", [2, 9])
-def test_every_api_is_throttled_for_its_time_also_by_a_handler(kafka: Kafka, version: int) -> None:
+def test_every_api_is_throttled_on_handlers_as_well(kafka: Kafka, version: int) -> None:
     limit(kafka, Kind.REQUEST, 1e-6)
     answer = kafka.ask(ApiKey.METADATA, version, topics=None)
     assert is_throttled(kafka)
@@ -264,7 +260,7 @@ def test_other_clients_are_not_throttled(kafka: Kafka) -> None:
     assert throttle_of_produce(kafka.exchange(produce_frame(topic))) > 0
 
 
-def test_a_client_without_an_id_has_the_quota_of_the_default(kafka: Kafka) -> None:
+def test_client_without_an_id_has_the_default_quota(kafka: Kafka) -> None:
     topic = kafka.topic()
     limit(kafka, Kind.PRODUCE, TINY)
     assert throttle_of_produce(kafka.exchange(produce_frame(topic, client_id=None))) > 0
@@ -278,7 +274,7 @@ def create(kafka: Kafka, version: int, *names: str, validate_only: bool = False)
 OVER = ErrorCode.throttling_quota_exceeded
 
 
-def test_partitions_beyond_the_quota_are_refused_to_clients_that_know_the_error(kafka: Kafka) -> None:
+def test_partitions_beyond_the_quota_are_refused_by_version(kafka: Kafka) -> None:
     limit(kafka, Kind.MUTATION, 1e-3)  # a bucket of 0.011 tokens
     answer = create(kafka, 7, "a", "b")
     assert [topic.error_code for topic in answer.topics] == [ErrorCode.none, OVER]
@@ -297,7 +293,7 @@ def test_partitions_beyond_the_quota_are_refused_to_clients_that_know_the_error(
     assert [topic.error_code for topic in create(kafka, 7, "d", validate_only=True).topics] == [ErrorCode.none]
 
 
-def test_older_clients_are_throttled_and_get_what_they_want(kafka: Kafka) -> None:
+def test_older_clients_are_throttled_instead_of_refused(kafka: Kafka) -> None:
     limit(kafka, Kind.MUTATION, 1e-3)
     answer = create(kafka, 5, "a", "b")
     assert [topic.error_code for topic in answer.topics] == [ErrorCode.none, ErrorCode.none]
@@ -306,7 +302,7 @@ def test_older_clients_are_throttled_and_get_what_they_want(kafka: Kafka) -> Non
 
 
 @pytest.mark.parametrize("version", [5, 7])
-def test_the_smallest_quota_throttles_for_the_longest_time_that_can_be_told(kafka: Kafka, version: int) -> None:
+def test_smallest_quota_has_the_longest_throttle_time(kafka: Kafka, version: int) -> None:
     limit(kafka, Kind.MUTATION, 5e-324)
     answer = create(kafka, version, "a")
     if version == 7:
@@ -317,7 +313,7 @@ def test_the_smallest_quota_throttles_for_the_longest_time_that_can_be_told(kafk
     assert answer.throttle_time.total_seconds() * 1000 == 2**31 - 1
 
 
-def test_topics_that_are_created_for_a_client_count_as_well(kafka: Kafka) -> None:
+def test_auto_created_topics_count_for_the_quota(kafka: Kafka) -> None:
     limit(kafka, Kind.MUTATION, 1e-3)
     answer = kafka.ask(ApiKey.METADATA, 9, topics=[{"name": "new"}], allow_auto_topic_creation=True)
     assert answer.throttle_time.total_seconds() > 900
@@ -352,7 +348,7 @@ def test_quotas_are_in_force_after_a_restart(tmp_path: Any) -> None:
         assert throttle_of_produce(kafka.exchange(produce_frame(kafka.topic()))) > 0
 
 
-def test_the_metrics_say_who_was_throttled_for_which_quota(kafka: Kafka) -> None:
+def test_metrics_name_throttled_clients_and_quotas(kafka: Kafka) -> None:
     limit(kafka, Kind.PRODUCE, TINY)
     kafka.exchange(produce_frame(kafka.topic()))
     text = render(kafka.broker.server.metrics).decode()

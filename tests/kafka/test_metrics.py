@@ -43,7 +43,7 @@ def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
     consumer.close(autocommit=False)
 
 
-def test_the_lag_of_a_group_is_known_in_records_and_in_time(broker: Broker) -> None:
+def test_group_lag_is_measured_in_records_and_time(broker: Broker) -> None:
     now_ms = broker.server.runtime.clock.time_ms()
     produce(broker, "orders", 5, now_ms - 100_000)
     commit(broker, "readers", "orders", 2)

@@ -108,10 +108,10 @@ def fetch(connection: Connection, topic: str) -> int:
 
 
 def shown(connection: Connection) -> set[str]:
-    return {one.name for one in ask(connection, "metadata-all").topics}
+    return {topic.name for topic in ask(connection, "metadata-all").topics}
 
 
-def test_a_revoked_acl_stops_the_next_request_of_a_live_connection(users: Users) -> None:
+def test_revoked_acl_stops_a_live_connections_next_request(users: Users) -> None:
     topic = users.topic("revoked")
     alice = users.connect("alice")
     refused = ErrorCode.topic_authorization_failed
@@ -136,7 +136,7 @@ def test_a_denial_wins_at_once(users: Users) -> None:
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_principal_with_odd_characters_is_that_principal_and_no_other(users: Users, name: str) -> None:
+def test_principal_with_odd_characters_matches_exactly(users: Users, name: str) -> None:
     topic = users.topic(f"odd-{ODD_NAMES.index(name)}")
     odd, plain = users.connect(name), users.connect("plain")
     assert produce(odd, topic) == ErrorCode.topic_authorization_failed
@@ -172,7 +172,7 @@ def sync(connection: Connection, group: str, member_id: str, generation: int) ->
     return int(connection.ask(ApiKey.SYNC_GROUP, 5, **fields).error_code)
 
 
-def test_a_member_that_loses_its_right_drops_out_and_the_others_go_on(users: Users) -> None:
+def test_member_without_rights_drops_out_of_its_group(users: Users) -> None:
     """It is refused, as any stranger; and the group learns of it as of any member that sends no heartbeats."""
     group = "workers"
     carol, dave = users.connect("carol"), users.connect("dave")

@@ -146,7 +146,7 @@ def _send(step: tuple, model: Model, connection: Connection) -> tuple[ErrorCode 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(steps=st.lists(_steps, max_size=10))
-def test_frames_in_any_order_are_answered_as_the_tables_say(broker: SaslBroker, steps: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_frames_in_any_order_follow_the_tables(broker: SaslBroker, steps: list[tuple]) -> None:  # type: ignore[type-arg]
     model = Model()
     with broker.connect() as connection:
         for step in steps:
@@ -195,7 +195,7 @@ def test_a_spoiled_proof_lets_nobody_in(broker: SaslBroker, version: int, cut: i
         assert (ErrorCode.none if bytes(proof) == good else ErrorCode.sasl_authentication_failed) == answer.error_code
 
 
-def test_frames_may_come_byte_by_byte_and_all_at_once(broker: SaslBroker) -> None:
+def test_frames_may_arrive_split_or_together(broker: SaslBroker) -> None:
     frames = [
         control.encode_request(ApiKey.API_VERSIONS, 3, 7, "test", CLIENT),
         control.encode_request(ApiKey.SASL_HANDSHAKE, 1, 7, "test", {"mechanism": "PLAIN"}),
@@ -213,7 +213,7 @@ def test_frames_may_come_byte_by_byte_and_all_at_once(broker: SaslBroker) -> Non
             assert connection.answer(ApiKey.METADATA, 9).brokers
 
 
-def test_what_follows_a_failed_login_in_one_packet_is_not_answered(broker: SaslBroker) -> None:
+def test_frames_after_a_failed_login_are_not_answered(broker: SaslBroker) -> None:
     with broker.connect() as connection:
         connection.handshake("PLAIN")
         wrong = control.encode_request(ApiKey.SASL_AUTHENTICATE, 2, 7, "test", {"auth_bytes": b"\0alice\0wrong"})

@@ -57,7 +57,7 @@ def may_log_in_again(broker: SaslBroker) -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 @pytest.mark.parametrize(("version", "told_ms"), [(0, None), (1, LONG_MS), (2, LONG_MS)])
-def test_the_client_is_told_how_long_its_login_is_valid(
+def test_client_is_told_the_lifetime_of_its_login(
     broker: SaslBroker, mechanism: str, version: int, told_ms: int | None
 ) -> None:
     with broker.connect() as connection:
@@ -66,7 +66,7 @@ def test_the_client_is_told_how_long_its_login_is_valid(
         assert told_ms == (None if lifetime is None else lifetime.total_seconds() * 1000)
 
 
-def test_a_client_logs_in_again_on_the_same_connection(broker: SaslBroker) -> None:
+def test_client_reauthenticates_on_the_same_connection(broker: SaslBroker) -> None:
     with broker.connect() as connection:
         connection.log_in()
         for _ in range(3):
@@ -75,7 +75,7 @@ def test_a_client_logs_in_again_on_the_same_connection(broker: SaslBroker) -> No
             assert connection.metadata().brokers
 
 
-def test_a_client_may_log_in_again_in_the_oldest_way(broker: SaslBroker) -> None:
+def test_client_may_reauthenticate_in_the_oldest_way(broker: SaslBroker) -> None:
     with broker.connect() as connection:
         connection.log_in("PLAIN")
         may_log_in_again(broker)
@@ -84,7 +84,7 @@ def test_a_client_may_log_in_again_in_the_oldest_way(broker: SaslBroker) -> None
         assert connection.metadata().brokers
 
 
-def test_requests_that_were_sent_before_the_handshake_are_answered_before_it(broker: SaslBroker) -> None:
+def test_requests_before_the_handshake_are_answered_first(broker: SaslBroker) -> None:
     with broker.connect() as connection:
         connection.log_in()
         may_log_in_again(broker)
@@ -94,7 +94,7 @@ def test_requests_that_were_sent_before_the_handshake_are_answered_before_it(bro
         assert ErrorCode.none == connection.answer(ApiKey.SASL_HANDSHAKE, 1).error_code
 
 
-def test_between_the_handshake_and_the_proof_no_request_is_answered(broker: SaslBroker) -> None:
+def test_requests_during_a_login_are_not_answered(broker: SaslBroker) -> None:
     with broker.connect() as connection:
         connection.log_in()
         may_log_in_again(broker)
@@ -103,7 +103,7 @@ def test_between_the_handshake_and_the_proof_no_request_is_answered(broker: Sasl
         assert connection.is_closed()
 
 
-def test_a_client_does_not_log_in_again_within_a_second(broker: SaslBroker) -> None:
+def test_reauthentication_within_a_second_is_refused(broker: SaslBroker) -> None:
     with broker.connect() as connection:
         connection.log_in()
         assert ErrorCode.none == connection.log_in().error_code  # the first time, at once, as in Kafka
@@ -130,7 +130,7 @@ def test_a_client_cannot_change_the_mechanism(broker: SaslBroker) -> None:
         assert connection.is_closed()
 
 
-def test_a_wrong_password_ends_the_connection_also_the_second_time() -> None:
+def test_wrong_password_at_reauthentication_closes_the_connection() -> None:
     with SaslBroker(connections_max_reauth_ms=LONG_MS) as broker, broker.connect() as connection:
         connection.log_in("PLAIN")
         may_log_in_again(broker)
@@ -139,14 +139,14 @@ def test_a_wrong_password_ends_the_connection_also_the_second_time() -> None:
         assert {"succeeded": 1, "reauthentication_failed": 1} == broker.logins()
 
 
-def test_a_connection_whose_login_is_over_is_closed_even_if_it_is_idle() -> None:
+def test_idle_connection_is_closed_when_its_login_expires() -> None:
     with SaslBroker(connections_max_reauth_ms=200) as broker, broker.connect() as connection:
         assert 0.2 == connection.log_in().session_lifetime.total_seconds()
         assert connection.is_closed()
         assert 1 == broker.logins()["expired"]
 
 
-def test_the_request_that_is_being_handled_is_answered_before_the_end() -> None:
+def test_request_in_progress_is_answered_before_expiry_closes() -> None:
     with SaslBroker(connections_max_reauth_ms=LONG_MS) as broker, broker.connect() as connection:
         broker.server.kafka.logs.create_topic("topic", 1, {})
         connection.log_in()
@@ -170,7 +170,7 @@ def test_the_request_that_is_being_handled_is_answered_before_the_end() -> None:
         (ApiKey.SASL_HANDSHAKE, {"mechanism": "a" * 10_000}, ErrorCode.illegal_sasl_state),
     ],
 )
-def test_the_login_may_end_while_a_handler_has_a_request_about_logins(
+def test_login_may_expire_during_a_handlers_login_request(
     key: ApiKey, fields: dict[str, str], error: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SaslBroker(connections_max_reauth_ms=LONG_MS) as broker, broker.connect() as connection:
@@ -212,7 +212,7 @@ def test_who_sends_nothing_is_closed() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_who_does_not_log_in_in_time_is_closed_the_second_time_too(broker: SaslBroker, again: bool) -> None:
+def test_late_reauthentication_is_closed_the_second_time_too(broker: SaslBroker, again: bool) -> None:
     with broker.connect() as connection:
         if again:
             connection.log_in()
@@ -238,7 +238,7 @@ def test_who_has_logged_in_in_time_stays() -> None:
 # Failures -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_is_answered_after_a_delay_and_nobody_waits_for_it() -> None:
+def test_failure_is_answered_later_without_a_waiting_thread() -> None:
     with SaslBroker(connection_failed_authentication_delay_ms=60_000, io_threads=1, network_threads=1) as broker:
         failures = broker.server.kafka.logins.failures
         with broker.connect() as failed, broker.connect() as other:
@@ -250,7 +250,7 @@ def test_a_failure_is_answered_after_a_delay_and_nobody_waits_for_it() -> None:
         wait_for(lambda: 0 == failures.waiting)  # closed by the client
 
 
-def test_the_delay_is_not_cut_short_by_a_half_closed_connection() -> None:
+def test_half_close_does_not_shorten_the_delay() -> None:
     with SaslBroker(connection_failed_authentication_delay_ms=60_000) as broker, broker.connect() as connection:
         failures = broker.server.kafka.logins.failures
         connection.handshake("PLAIN")
@@ -264,7 +264,7 @@ def test_the_delay_is_not_cut_short_by_a_half_closed_connection() -> None:
         assert 1 == failures.waiting
 
 
-def test_a_broker_that_stops_does_not_wait_for_the_delay() -> None:
+def test_stopping_broker_does_not_wait_for_the_delay() -> None:
     with SaslBroker(connection_failed_authentication_delay_ms=60_000) as broker, broker.connect() as connection:
         connection.handshake("PLAIN")
         connection.tell(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
@@ -303,7 +303,7 @@ class Recorder:
         self.events.append(values)
 
 
-def test_failures_of_an_address_are_logged_once_in_a_while_and_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_failures_are_logged_seldom_and_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder, clock = Recorder(), Clock()
     monkeypatch.setattr(logins_module, "log", recorder)
     logins = Logins(clock, LoginCounters(), LoginFailures(clock, None))  # type: ignore[arg-type]
@@ -331,7 +331,7 @@ def test_passwords_are_neither_logged_nor_shown(capsys: pytest.CaptureFixture[st
             assert secret not in printed.err + printed.out + shown
 
 
-def test_the_principal_stays_while_the_client_logs_in_again(broker: SaslBroker) -> None:
+def test_principal_stays_during_a_reauthentication(broker: SaslBroker) -> None:
     with broker.connect() as connection:
         connection.log_in()
         may_log_in_again(broker)
@@ -342,7 +342,7 @@ def test_the_principal_stays_while_the_client_logs_in_again(broker: SaslBroker) 
 # -- quotas --------------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_client_does_before_it_has_logged_in_is_not_counted_for_any_quota(broker: SaslBroker) -> None:
+def test_requests_before_the_login_count_for_no_quota(broker: SaslBroker) -> None:
     """Otherwise whoever can connect could use up the quota of a client id that is not its own, and delay logins."""
     quotas = broker.server.security.quotas
     entities = [Entity(client_id="test"), Entity(user=DEFAULT)]

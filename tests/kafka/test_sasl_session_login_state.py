@@ -51,6 +51,6 @@ def test_nothing_but_a_proof_completes_a_login(events: list[LoginEvent]) -> None
         assert (ANSWERED[state] is None) == (state is S.COMPLETE)
 
 
-def test_a_failed_and_an_expired_login_are_the_end() -> None:
+def test_failed_and_expired_logins_are_final() -> None:
     assert not [state for state, _ in TABLE if state in (S.FAILED, S.EXPIRED)]
     assert frozenset() == ANSWERED[S.FAILED] == ANSWERED[S.EXPIRED]

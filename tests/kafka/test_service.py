@@ -27,14 +27,14 @@ def frame(body: bytes) -> memoryview:
 SESSION = KafkaSession(handlers.load())
 
 
-def test_a_frame_is_as_long_as_its_first_four_bytes_say() -> None:
+def test_frame_length_is_its_first_four_bytes() -> None:
     whole = frame(header(ApiKey.HEARTBEAT) + bytes(20))
     assert SESSION.frame_size(whole) == SESSION.frame_size(whole[:4]) == len(whole)
     assert SESSION.frame_size(whole[:3]) == 0
 
 
 @pytest.mark.parametrize("length", [-1, 0, 7])
-def test_a_frame_too_short_for_a_request_is_refused(length: int) -> None:
+def test_frame_shorter_than_a_header_is_refused(length: int) -> None:
     with pytest.raises(ProtocolError, match=f"a request of {length} bytes"):
         SESSION.frame_size(memoryview(struct.pack(">i", length)))
 
@@ -62,12 +62,12 @@ def route(size: int, **api: Any) -> Any:
     return KafkaService(mock.Mock(metering=None), {}).inline(request)
 
 
-def test_a_cheap_api_is_handled_at_once_where_its_request_is_short() -> None:
+def test_cheap_api_is_inline_for_short_requests() -> None:
     assert route(INLINE_BYTES, inline=True) is None
     assert route(INLINE_BYTES + 1, inline=True) == Handover()
 
 
-def test_long_requests_and_slow_apis_go_through_a_lane() -> None:
+def test_long_requests_and_slow_apis_use_a_lane() -> None:
     assert route(BULK_BYTES) == Handover()
     assert route(BULK_BYTES + 1) == Handover(BULK)
     assert route(10, lane=ADMIN) == Handover(ADMIN)
@@ -75,7 +75,7 @@ def test_long_requests_and_slow_apis_go_through_a_lane() -> None:
     assert route(BULK_BYTES + 1, sized_by_bytes=False) == Handover()
 
 
-def test_an_api_that_prepares_is_asked_unless_the_request_is_long() -> None:
+def test_prepare_is_called_unless_the_request_is_long() -> None:
     def too_many(*_: Any) -> Any:
         raise TooManyEntries("201")
 
@@ -87,7 +87,7 @@ def test_an_api_that_prepares_is_asked_unless_the_request_is_long() -> None:
     assert route(INLINE_BYTES + 1, **raw, prepare=lambda *_: "found", inline_max_bytes=BULK_BYTES) == "found"
 
 
-def test_every_module_of_handlers_is_an_api_and_each_has_one_way_to_answer() -> None:
+def test_every_handler_module_is_an_api() -> None:
     apis = handlers.load()
     assert list(apis) == sorted(apis)
     for key, api in apis.items():

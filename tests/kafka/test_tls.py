@@ -67,7 +67,7 @@ def test_records_go_in_and_come_out(tmp_path: Path, files: Files) -> None:
         assert principals == {"User:CN=alice"}
 
 
-def test_a_client_without_a_certificate_is_refused_where_one_is_required(tmp_path: Path, files: Files) -> None:
+def test_client_without_a_required_certificate_is_refused(tmp_path: Path, files: Files) -> None:
     with broker(tmp_path, files, ssl_client_auth="required") as server:
         host, _, port = server.listeners["kafka+ssl"].rpartition(":")
         context = certificates.client_context(directory=tmp_path)

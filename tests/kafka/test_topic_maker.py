@@ -78,7 +78,7 @@ def test_only_so_many_requests_wait(logs: LogManager) -> None:
     assert Asker(maker, "here").accepted
 
 
-def test_a_stop_in_between_is_no_error_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_during_creation_is_no_machine_error(monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[str] = []
     monkeypatch.setattr(Logger, "error", lambda self, event, **values: errors.append(event))
     with Broker() as broker:

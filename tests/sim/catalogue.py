@@ -50,7 +50,7 @@ class SimCatalogue:
         self.tables = tables
         self.error = error
         self.closed = False
-        self._together = False  # several changes are being made; the real one has its lock then
+        self._together = False  # several changes are being made; the real catalogue holds its lock then
 
     def _begin(self) -> None:
         """Before a change. Here the change may fail or be interrupted, and the broker may be killed."""

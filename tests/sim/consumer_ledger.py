@@ -1,4 +1,4 @@
-"""Who owns which partition of a consumer group whose coordinator assigns them (KIP-848), by what its members were told.
+"""The owners of the partitions of a consumer group with server-side assignment (KIP-848), as its members were told.
 
 A member owns a partition from the answer that assigns it until it sends a heartbeat without it, leaves or is fenced, or until
 its group may have fenced it because of its silence. This outlives the broker.
@@ -11,7 +11,7 @@ import attrs
 from tests.sim.world import Violation, World
 
 Partition = tuple[str, int]
-# A request that was on a connection that is lost may still be carried out within this time.
+# A request of a lost connection may still be carried out within this time.
 _LATE_S = 5.0
 
 
@@ -23,7 +23,7 @@ class Owner:
     member_id: str
     epoch: int = 0
     member_until: float = 0.0  # the group may fence it then because it is silent
-    revoke_by: float = float("inf")  # ... because it has not given up what it was asked to
+    revoke_by: float = float("inf")  # ... because it has not given up the revoked partitions
     unsure_until: float = 0.0  # a request of which it knows nothing may be carried out
 
     def is_sure(self, now: float) -> bool:
@@ -49,7 +49,7 @@ class ConsumerLedger:
         self._owners: dict[Partition, tuple[Owner, float]] = {}  # and since when it knows
 
     def told(self, owner: Owner, epoch: int, assigned: Collection[Partition] | None, sent_at: float) -> None:
-        """The answer to the heartbeat that was sent then; None: the assignment is what it was."""
+        """The answer to the heartbeat that was sent then; None: the assignment is unchanged."""
         now = self._world.now
         if epoch < owner.epoch:
             raise Violation(f"{owner.name}: the member epoch is {epoch}, and was {owner.epoch}")
@@ -65,7 +65,7 @@ class ConsumerLedger:
             self._check_stored(owner, epoch, assigned)
 
     def _check_stored(self, owner: Owner, epoch: int, assigned: Collection[Partition] | None) -> None:
-        """Were the broker killed now, it would know what it has told."""
+        """If the broker were killed now, it would still know its answers."""
         row = self.stored(owner.member_id)
         if row is None:
             raise Violation(f"{owner.name} was told that it is a member, and that is not stored")

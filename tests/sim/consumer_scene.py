@@ -53,7 +53,7 @@ class ConsumerScene:
             for n in range(rng.randrange(2, 5))
         ]
 
-    # -- what the broker has ------------------------------------------------------------------------------------------------
+    # -- the broker's state -------------------------------------------------------------------------------------------------
 
     def _topic_names(self) -> Mapping[object, str]:
         return {row.topic_id: name for name, row in self._host.tables.topics.items()}

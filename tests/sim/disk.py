@@ -92,7 +92,7 @@ class SimFile:
 
     @property
     def written(self) -> int:
-        """What an fsync that begins now makes durable: what is written while it runs may or may not be in it, and is not."""
+        """The writes that an fsync that begins now makes durable. Writes during it might be included; here they are not."""
         return self._inode.position
 
     def finish_sync(self, position: int) -> None:
@@ -108,7 +108,7 @@ class SimFile:
         medium.world.yield_point(self._process)
 
     def begin_sync(self, offset: int, size: int) -> None:
-        """A hint: what was not synced may be there after a crash, or not, as it is."""
+        """A hint: unsynced writes may survive a crash or not, as before."""
 
     def peek(self, size: int, offset: int) -> bytes:
         """For ``sendfile``: the kernel reads, nothing interrupts."""

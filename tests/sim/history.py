@@ -33,12 +33,12 @@ class PartitionHistory:
         self.acked: dict[int, bytes] = {}
         self.seen: dict[int, bytes] = {}
         self.places: dict[bytes, list[int]] = {}  # of every record in `acked` or `seen`
-        self.durable_end = 0  # what lies before was promised to survive a power loss
+        self.durable_end = 0  # earlier records were promised to survive a power loss
         self.known_end = 0  # the log end is at least this
         self.start_least = 0  # DeleteRecords was answered up to here
         self.start_most = 0  # ... and asked for up to here
         self.acks: list[tuple[float, int]] = []  # when, and the end of the log by then at the latest
-        # Of the broker, the last that ended in a power loss: what earlier ones had written may be gone as well.
+        # The broker's last life that ended in a power loss: records of earlier lives may be gone as well.
         self.lost_life = 0
         self.rotten = False  # a bit was flipped in its files: it may go offline, and it may not lie
         self.lies = False  # ... unless it was among the records: nobody looks at those on their way to the clients
@@ -93,7 +93,7 @@ class PartitionHistory:
         if acks == -1 or not self.shows_durable:  # else it may be seen later
             self.known_end = max(self.known_end, end)
             self.acks.append((self.world.now, end))
-        if acks == -1:  # one fsync covers all that was written before
+        if acks == -1:  # an fsync covers all earlier writes
             self.durable_end = max(self.durable_end, end)
 
     def first_ack(self, after: float, beyond: int) -> float | None:
@@ -107,7 +107,7 @@ class PartitionHistory:
         if self.lies:
             return high_watermark
         if life <= self.lost_life:
-            return offset  # what was on its way when the power went may never have been on the disk
+            return offset  # a request in flight at a power loss may never have reached the disk
         if high_watermark < least_end:
             raise Violation(f"{self}: the high watermark is {high_watermark}, and {least_end} was acknowledged before")
         if not log_start <= high_watermark:
@@ -146,7 +146,7 @@ class PartitionHistory:
     # -- the machine ----------------------------------------------------------------------------------------------------
 
     def power_lost(self, life: int) -> None:
-        """What was not promised to be durable may be gone, and its offsets may be given out again."""
+        """Records without a promise of durability may be gone, and their offsets may be reused."""
         self.lost_life = life
         self.acks.clear()
         keep = self.durable_end
@@ -203,7 +203,7 @@ class Commit:
 
 
 class GroupHistory:
-    """One consumer group: who owned what in which generation, and which offsets were committed."""
+    """A consumer group: the owners of its partitions in each generation, and the committed offsets."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -260,7 +260,7 @@ class GroupHistory:
 
     def committed(self, commit: Commit, topic: str, partition: int) -> None:
         commit.ended = self.tick()
-        if self.stored is not None:  # were the broker killed now, this is what it would find
+        if self.stored is not None:  # the state that the broker would find if it were killed now
             self.fetched(topic, partition, self.stored(topic, partition), self.tick())
 
     def refused(self, commit: Commit) -> None:

@@ -1,4 +1,4 @@
-"""The machine that the broker runs on: starts it, kills it, takes its power away, and keeps what outlives it."""
+"""The machine that the broker runs on: starts it, kills it, takes its power away, and keeps the state that outlives it."""
 
 import gc
 import sys
@@ -45,7 +45,7 @@ class Host:
         self.tables = Tables()
         self.settings = settings
         self.listeners = [f"kafka://127.0.0.1:{PORT}"]
-        self.small: dict[str, Any] = {}  # settings below what an operator may choose: bounds are where bugs live
+        self.small: dict[str, Any] = {}  # settings below an operator's minimum: bugs hide at bounds
         self.state = "down"
         self.start_at: float | None = world.now
         self.starts_failed = 0

@@ -16,7 +16,7 @@ _NEW_CONNECTIONS_MAX = 20
 
 
 def check(server: Any, largest_response: int) -> None:
-    """Bounds, which hold at any moment. Above the high-water mark nothing is begun, but what was begun is finished: a response,
+    """Bounds, which hold at any moment. Above the high-water mark nothing is begun, but begun work is finished: a response,
     or on a connection of Pulsar's a slice of deliveries."""
     sockets = server.sockets
     settings = sockets.settings

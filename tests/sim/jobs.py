@@ -1,4 +1,4 @@
-"""What is shuffled in a simulation: jobs, the attempts at them, and what writers and readers have been promised.
+"""The shuffles of a simulation: jobs, their attempts, and the promises to writers and readers.
 
 A job is one result partition's worth of work. Its writers make attempts, each a partition of its own with data of its own, and
 tell here what the broker has acknowledged; its readers hold every buffer that comes against that. Whatever the broker says that
@@ -29,7 +29,7 @@ class Buffer(NamedTuple):
 
 @attrs.define(eq=False)
 class Attempt:
-    """One result partition. ``script``: what each subpartition will hold; the first ``pushes`` of it its writer sends."""
+    """One result partition. ``script``: the future content of each subpartition; the first ``pushes`` of it its writer sends."""
 
     job: "Job"
     number: int
@@ -43,9 +43,9 @@ class Attempt:
     opened_at: float = math.inf
     finish_sent: bool = False
     finished_at: float = math.inf  # when its writer heard of it
-    failure: str = ""  # what its writer has told readers
+    failure: str = ""  # the failure that its writer has told readers
     excuses: list[str] = attrs.Factory(list)  # why it may be gone or have failed
-    wires: dict[Any, Wire] = attrs.Factory(dict)  # through which it is written and read; one that breaks is an excuse
+    wires: dict[Any, Wire] = attrs.Factory(dict)  # the connections of its writer and readers; a broken one is an excuse
     abandoned: bool = False
     writer: str = ""  # who works on it now
     releases: dict[int, int] = attrs.Factory(dict)  # life -> how often the broker said that it released it
@@ -107,7 +107,7 @@ class Range:
 
 
 class Job:
-    """``kind``, the number of subpartitions, who reads what, and the attempts so far."""
+    """``kind``, the number of subpartitions, the readers' ranges, and the attempts so far."""
 
     def __init__(self, work: "ShuffleWork", name: str, kind: PartitionType, racing: bool) -> None:
         rng = work.rng
@@ -199,7 +199,7 @@ class Job:
 
 
 class ShuffleWork:
-    """All jobs of a simulation. ``types``: what pushed buffers may be."""
+    """All jobs of a simulation. ``types``: the possible types of pushed buffers."""
 
     def __init__(self, world: World, jobs: int, single: bool) -> None:
         """``single``: no requests for several subpartitions."""
@@ -207,7 +207,7 @@ class ShuffleWork:
         self.rng = world.rng("shuffle")
         self.single = single
         self.by_id: dict[bytes, Attempt] = {}
-        # May a machine that fails be the reason for what has just been heard?
+        # May a failing machine be the reason for the message just received?
         self.machine_failed: Callable[[], bool] = lambda: False
         # Would a finished blocking partition survive a power loss now?
         self.would_survive: Callable[[Attempt], bool] = lambda attempt: True

@@ -1,4 +1,4 @@
-"""Transactions of a simulation: what each of them wrote, what became of it, and what readers may therefore see.
+"""Transactions of a simulation: the records of each, its outcome, and the records that readers may therefore see.
 
 One ``Txn`` may be the work of several producers that end together: it has one fate all the same. It is known from an answer, or
 proven by what somebody reads; from then on nothing may be seen that contradicts it, in any partition and in the group's offsets.
@@ -22,9 +22,9 @@ class Txn:
     # Unknown: whoever asked for the commit has not heard the answer, and never will.
     fate: str = OPEN
     commit_asked: bool = False
-    values: dict[Partition, list[bytes]] = attrs.Factory(dict)  # what was acknowledged or is on its way, in order
+    values: dict[Partition, list[bytes]] = attrs.Factory(dict)  # acknowledged or in flight, in order
     offset: int = -1  # of its group's, committed with it
-    seen: set[bytes] = attrs.Factory(set)  # by readers of what is committed
+    seen: set[bytes] = attrs.Factory(set)  # by readers of committed records
 
     def __str__(self) -> str:
         return f"transaction {self.name}/{self.number}, {self.fate}"
@@ -53,7 +53,7 @@ class Ledger:
     def __init__(self, world: World) -> None:
         self.world = world
         self.by_value: dict[bytes, Txn] = {}
-        self.txns: dict[str, list[Txn]] = {}  # by whose they are, in order
+        self.txns: dict[str, list[Txn]] = {}  # by their transactional ids, in order
         # What a group would find were the broker killed now: (group) -> offset, -1 for none.
         self.stored: Callable[[str], int] = lambda group: -1
         self.machine_failed: Callable[[], bool] = lambda: False
@@ -76,7 +76,7 @@ class Ledger:
     # -- records ----------------------------------------------------------------------------------------------------------
 
     def visible(self, partition: Partition, offset: int, value: bytes, reader: str) -> None:
-        """To a reader that wants only what is committed."""
+        """To a reader of committed records only."""
         txn = self._txn(partition, offset, value)
         txn.committed(f"{reader} sees {value[:40]!r} at {partition} {offset}")
         txn.seen.add(value)

@@ -1,4 +1,4 @@
-"""The simulated disk itself: files and directories, each with what the page cache says and what is on the platter.
+"""The simulated disk itself: files and directories, each with its content in the page cache and on the platter.
 
 ``Medium`` outlives the broker; ``disk.py`` is one life's view of it. Between a file's two contents stand its unsynced writes, in
 order; between a directory's, its unsynced changes. kill -9 loses nothing. A power loss keeps, of each file's unsynced writes,
@@ -103,7 +103,7 @@ def _survivors(unsynced: list[Change], rng: Random) -> Iterator[Change]:
         return
     last = rng.randrange(len(unsynced) + 1)
     for index, change in enumerate(unsynced):
-        if index == last:  # the one that was being written
+        if index == last:  # the interrupted write
             if change.data is not None:
                 size = rng.randrange(len(change.data) + 1)
                 if rng.random() < 0.5:
@@ -114,7 +114,7 @@ def _survivors(unsynced: list[Change], rng: Random) -> Iterator[Change]:
         if rng.random() < keep_each:
             yield change
         elif change.data is None:
-            return  # sizes are journalled in order: without this one there are none of the later ones
+            return  # sizes are journalled in order: without this size there are no later ones
 
 
 def _sectors(unsynced: list[Change], rng: Random, keep_each: float) -> Iterator[Change]:
@@ -236,7 +236,7 @@ class Medium:
         directory.lose_power(self.rng)
 
     def flip_bit(self, rng: Random, wanted: Callable[[str], bool]) -> str | None:
-        """Flip a bit of what is durable in some file whose path is wanted; its path."""
+        """Flip a durable bit in a file with a wanted path. Returns the path."""
         files = [(path, inode) for path, inode in self.walk() if wanted(path) and len(inode.durable)]
         if not files:
             return None

@@ -65,7 +65,7 @@ class Bug:
     what: str
     owner: Any
     attribute: str
-    make: Callable[[Any], Any]  # from the right one to the wrong one
+    make: Callable[[Any], Any]  # from the right function to the wrong one
     scene: str = ""  # without which nothing of it can be seen
     faults: tuple[str, ...] = ()  # that have to come in every seed, because they are rare and nothing else shows it
     steps: int = 0  # with faults, if it takes more than usual
@@ -102,7 +102,7 @@ def _durable_too_far(_: Any) -> Any:
                 state.disk.sync_dir(state.dir)
             except OSError as error:
                 raise state.go_offline(f"fsync failed: {error}") from error
-            state.durable_offset = state.log_end_offset  # also what was written while the fsync ran
+            state.durable_offset = state.log_end_offset  # also writes during the fsync
 
     return flush_to
 

@@ -104,7 +104,7 @@ def confirmed_before_saved(_: Any) -> Any:
 
 
 def unwatched(_: Any) -> Any:
-    """Who waits at the end of a log is not told of what others than Pulsar's producers append."""
+    """Readers that wait at the end of a log are not told of appends by other than Pulsar's producers."""
 
     def add(self: Tail, waiting: Any) -> None:
         with self._lock:

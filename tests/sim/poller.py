@@ -15,7 +15,7 @@ class Key(NamedTuple):
 
 
 class SimPoller:
-    """Errors are selectors2's: ValueError for what cannot be registered, KeyError for what is or is not."""
+    """Errors are selectors2's: ValueError for an object that cannot be registered, KeyError for a registered or unknown one."""
 
     def __init__(self, process: Process, fabric: Fabric) -> None:
         self._process = process

@@ -209,7 +209,7 @@ def _replacements(world: World) -> dict[Any, Any]:
 
 @cache
 def _broker_modules() -> list[Any]:
-    """All of them that run in a broker; what is imported later would have real locks.
+    """All modules that run in a broker; a module that is imported later would have real locks.
 
     Found once a process: a simulation must not see what somebody adds to the source while it runs.
     """

@@ -1,4 +1,4 @@
-"""Messages of Pulsar's topics in a simulation: what was sent, what is promised, who was given what, and what may come next.
+"""Messages of Pulsar's topics in a simulation: the sent messages, the promises, and past and possible deliveries.
 
 A ``LogLedger`` for each topic, a ``SubscriptionLedger`` for each subscription, a ``Member`` for each time that a consumer has
 subscribed. Everything is known from the clients' ends of their connections. A connection that was lost at either end says
@@ -35,7 +35,7 @@ class LogLedger:
         self.sent: dict[bytes, Sent] = {}
         self.promised: dict[int, bytes] = {}  # by offset: these survive everything
         self.writers: list[Callable[[], bool]] = []  # each: whether it has finished
-        self._seen: dict[int, tuple[int, bytes]] = {}  # by offset: in which life of the broker, and what
+        self._seen: dict[int, tuple[int, bytes]] = {}  # by offset: the life of the broker, and the payload
         # Whether these bytes are on the disk, in a file of the topic's log.
         self.would_survive: Callable[[bytes], bool] = lambda data: True
 
@@ -84,11 +84,11 @@ class Member:
     got: int = 0  # messages
     holds: dict[int, Sent] = attrs.Factory(dict)  # entries by offset, not acknowledged
     acked: set[int] = attrs.Factory(set)  # sent, at least
-    asks: int = 0  # for all that it has, which may include what is on its way
+    asks: int = 0  # for all that it has, perhaps with messages in flight
     asked: Counter[int] = attrs.Factory(Counter)  # for single entries
     turns: Counter[int] = attrs.Factory(Counter)  # of an entry: how often it has come, and gone to another consumer
     newest: dict[str, int] = attrs.Factory(dict)  # of each key
-    position: int = -1  # of what came last
+    position: int = -1  # of the last delivery
 
     def take_turn(self, entry: int) -> bool:
         """The entry comes, or another is given it. False: it had no reason to."""
@@ -115,13 +115,13 @@ class SubscriptionLedger:
         self.confirmed: dict[int, float] = {}  # entry -> when the broker said that it is durable
         self.confirmed_before = -1  # cumulative
         self.confirmed_before_at = 0.0
-        self._holder: dict[int, Member] = {}  # who was given it last
+        self._holder: dict[int, Member] = {}  # the last member that got it
         self._redelivered: dict[tuple[int, int], int] = {}  # by life of the broker and entry: how often before
-        self.ever: set[int] = set()  # entries that somebody was given
+        self.ever: set[int] = set()  # delivered entries
         self.acked: set[int] = set()
         self.spans: dict[int, int] = {}  # entry -> how many messages
         self.mark_delete = -1
-        self.deserted = False  # a consumer has left with what it held, in the second act
+        self.deserted = False  # a consumer has left with its messages, in the second act
 
     def __str__(self) -> str:
         return f"{self.log.topic}/{self.name}"
@@ -149,7 +149,7 @@ class SubscriptionLedger:
                 member.holds.pop(entry, None)
 
     def activated(self, member: Member) -> None:
-        """From now on it is served, from what is not acknowledged on."""
+        """From now on it is served, from the first unacknowledged entry on."""
         self.asked(member, None)
         member.position = -1
 

@@ -16,7 +16,7 @@ from tests.sim.world import World
 if TYPE_CHECKING:
     from tests.sim.host import Host
 
-# What a consumer's connection is given in one go, and the entry that exceeds it.
+# The most bytes that a consumer's connection is given at once, and the entry that exceeds them.
 LARGEST_SLICE = consumer._SLICE_BYTES + 100_000
 # Kafka's name of it.
 TOPIC = "pulsar"

@@ -1,4 +1,4 @@
-"""Records of a share group in a simulation: who has which record and until when, what was promised, and what is still to come.
+"""Records of a share group in a simulation: each record's holder and its deadline, the promises, and the deliveries to come.
 
 A record is known by its partition, its offset and its value: after a power loss the same offset may be given to another record.
 Everything is known from the clients' ends of their connections, so what a member has is counted from when it has surely got it
@@ -54,7 +54,7 @@ class ShareLedger:
         self._history = history
         self._partitions = partitions
         self._limit = limit
-        self._settled: dict[Record, float] = {}  # accepted or rejected: since when that is known
+        self._settled: dict[Record, float] = {}  # accepted or rejected records: the time since which that is known
         self._doubtful: set[Record] = set()  # perhaps
         self._asked: Counter[Record] = Counter()  # ... and not answered yet
         self._deliveries: Counter[Record] = Counter()  # how often, by the largest count that came

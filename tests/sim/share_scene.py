@@ -57,7 +57,7 @@ class ShareScene:
             )
         ]
         if rng.random() < 0.5:
-            # A power loss takes what it has written, and other records get the offsets.
+            # A power loss takes its records, and other records get the offsets.
             self.producers.append(
                 Producer(
                     "share-plain", *common, partitions=partitions, batches=rng.randrange(1, 6), acks=1, in_flight=1
@@ -69,7 +69,7 @@ class ShareScene:
         ]
         self.clients: list[Client] = [*self.producers, *self.members]
 
-    # -- what the broker has ------------------------------------------------------------------------------------------------
+    # -- the broker's state -------------------------------------------------------------------------------------------------
 
     def _key(self, partition: int) -> Key | None:
         row = self._host.tables.topics.get(TOPIC)
@@ -114,7 +114,7 @@ class ShareScene:
             return row is not None and decode(row).start >= log.high_watermark
         return bool(entry.partition.is_idle) and entry.partition.end >= log.high_watermark
 
-    # -- what must hold -----------------------------------------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------------------------------------
 
     def check_idle(self, server: Any) -> None:
         """Every offset of a share partition is in one state."""

@@ -1,4 +1,4 @@
-"""The shuffle service's part of a simulation: its settings, who writes and who reads, and what must hold inside of it."""
+"""The shuffle service's part of a simulation: its settings, its writers and readers, and its invariants."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,7 @@ class ShuffleScene:
             raise Violation(f"{budget.memory} bytes of buffers are in memory, of {budget.memory_max}")
 
     def check_idle(self, server: Any) -> None:
-        """Everybody sleeps: nobody may sleep on something to send, and the budget is what the partitions have."""
+        """Everybody sleeps: nobody may sleep with data to send, and the budget equals the partitions' memory."""
         shuffle, world = server.part("shuffle"), self.world
         assert world.process is not None
         if shuffle is None or any(

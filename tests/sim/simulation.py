@@ -46,7 +46,7 @@ _QUIET_STEPS = 90_000
 # ... and with every scene besides the cast, the processors have so much more to do meanwhile.
 _SCENE_STEPS = 20_000
 _LEAVING_STEPS = 5_000
-# What no client asks more of at a time; and at least one batch comes whatever it asks.
+# The most bytes that a client asks for at once; at least one batch comes in any case.
 _FETCH_BYTES = 100_000
 # Who takes part: the clients of a topic always, and these.
 CASTS = ("groups", "shuffle", "transactions", "all")
@@ -100,7 +100,7 @@ def draw_settings(rng: Any, largest_batch: int) -> dict[str, Any]:
         "group_initial_rebalance_delay_ms": rng.choice((0, 100, 1_000)),
         "max_open_files": rng.choice((16, 400)),
         "num_partitions": 2,
-        # A quarter of what is left of it is waited for a thread, which may be frozen for two seconds.
+        # A thread, which may be frozen for two seconds, is waited for a quarter of the remaining time.
         "shutdown_timeout_ms": 16_000,
     }
 
@@ -177,10 +177,10 @@ class Simulation:
     def _populate(self, rng: Any) -> None:
         common = (self.world, self.host.fabric, self.history)
         grouped = self.has("groups")
-        self.perishable = (_SIDE_TOPIC, 1)  # whose files may rot
+        self.perishable = (_SIDE_TOPIC, 1)  # its files may rot
         main = [(_MAIN_TOPIC, number) for number in range(2)]
         side = [(_SIDE_TOPIC, number) for number in range(2)]
-        # Deleting records loses what an idempotent producer's state is rebuilt from, as in Kafka: side topic only.
+        # Deleting records loses the source of idempotent producers' states, as in Kafka: side topic only.
         deletes = (_SIDE_TOPIC, 0) if rng.random() < 0.5 else None
         self.admin = Admin(
             "admin",
@@ -327,7 +327,7 @@ class Simulation:
         row = self.host.tables.offsets.get((group, topic, partition))
         return -1 if row is None else row.offset
 
-    # -- what the storm asks for ------------------------------------------------------------------------------------------
+    # -- the storm's requests ---------------------------------------------------------------------------------------------
 
     def crash_soon(self, *, power: bool, within: int) -> None:
         """Somewhere in the next ``within`` places where a thread can be interrupted."""
@@ -485,7 +485,7 @@ class Simulation:
         """The broker has stopped in order."""
         if not self._machine_failed:
             self.history.synced()
-        # After a failed fsync the page cache calls clean what is not on the disk; only a reboot shows what really is.
+        # After a failed fsync the page cache takes unwritten pages for clean; only a reboot shows the disk's real content.
         power = self.host.sync_failed
         if power:
             self.host.lose_power()
@@ -577,11 +577,11 @@ class Simulation:
         self._check()
 
     def _leftovers(self, server: Any) -> dict[str, Any]:
-        found = invariants.leftovers(server)
+        leftovers = invariants.leftovers(server)
         for scene in (self.shuffle, self.pulsar, self.share):
             if scene is not None:
-                found |= scene.leftovers(server)
-        return found
+                leftovers |= scene.leftovers(server)
+        return leftovers
 
 
 def simulate(seed: int, steps: int = DEFAULT_STEPS, *, verbose: bool = False) -> Result:

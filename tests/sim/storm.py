@@ -1,4 +1,4 @@
-"""Faults, drawn from the seed: what goes wrong in a simulation, when, and for how long."""
+"""Faults, drawn from the seed: the faults of a simulation, their times and durations."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -54,11 +54,11 @@ def seeds_for(name: str) -> list[int]:
 
 
 def record() -> dict[str, int | None]:
-    """Search for every planted bug as the tests do, and write down what found them. None: nothing did."""
+    """Search for every planted bug as the tests do, and write down the seeds that found them. None: no seed did."""
     with pool() as processes:
         searches = {name: processes.submit(first_to_find, name, seeds_for(name)) for name in PLANTED}
         results = {name: search.result() for name, search in searches.items()}
     seeds = {name: result.seed if result is not None else None for name, result in results.items()}
-    found = {name: seed for name, seed in sorted(seeds.items()) if seed is not None}
-    FOUND_BY.write_text(json.dumps(found, indent=1) + "\n")
+    recorded = {name: seed for name, seed in sorted(seeds.items()) if seed is not None}
+    FOUND_BY.write_text(json.dumps(recorded, indent=1) + "\n")
     return seeds

@@ -1,4 +1,4 @@
-"""The simulated disk is as bad as it says: what it may lose it loses sometimes, and what it must keep it keeps always."""
+"""The simulated disk sometimes loses the data that it may lose, and never loses the data that it must keep."""
 
 import errno
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def test_what_was_synced_survives_a_power_loss() -> None:
         assert (machine.read("/data/a") or b"")[:6] == b"synced"
 
 
-def test_what_was_not_synced_may_be_lost_torn_or_kept() -> None:
+def test_unsynced_data_may_be_lost_torn_or_kept() -> None:
     found = set()
     for machine in machines():
         machine.write("/data/a", b"").sync()
@@ -75,7 +75,7 @@ def test_what_was_not_synced_may_be_lost_torn_or_kept() -> None:
     assert any(data not in (b"", b"one", b"onetwo", b"\0\0\0two") for data in found), "no write is ever torn"
 
 
-def test_a_name_that_was_not_synced_may_vanish_with_what_was() -> None:
+def test_unsynced_name_may_vanish_with_its_data() -> None:
     found = set()
     for machine in machines():
         machine.write("/data/a", b"data").sync()
@@ -96,7 +96,7 @@ def test_a_rename_happens_wholly_or_not_at_all() -> None:
     assert found == {(b"new", b"old"), (None, b"new")}
 
 
-def test_a_removal_that_was_not_synced_may_not_have_been() -> None:
+def test_unsynced_removal_may_be_undone() -> None:
     found = set()
     for machine in machines():
         machine.write("/data/a", b"data").sync()
@@ -107,7 +107,7 @@ def test_a_removal_that_was_not_synced_may_not_have_been() -> None:
     assert found == {None, b"data"}
 
 
-def test_without_the_truncation_there_is_nothing_of_what_came_after() -> None:
+def test_truncation_removes_all_later_data() -> None:
     for machine in machines():
         file = machine.write("/data/a", b"0123456789")
         file.sync()

@@ -22,7 +22,7 @@ def test_a_planted_bug_is_found(searches: dict[str, Future[Result | None]], name
     assert found is not None, f"{PLANTED[name].what}: not found in {len(PLANTED_SEEDS)} seeds"
 
 
-def test_the_broker_is_right_again_after_a_bug_was_planted() -> None:
+def test_broker_is_restored_after_a_planted_bug() -> None:
     for bug in PLANTED.values():
         right = vars(bug.owner)[bug.attribute]
         with bug.plant():

@@ -22,7 +22,7 @@ def sweep(processes: ProcessPoolExecutor) -> dict[int, Future[Result]]:
     return {seed: processes.submit(run_seed, seed) for seed in SEEDS}
 
 
-# What it does does not depend on what else the machine does, but how long it takes.
+# Its result does not depend on other processes of the machine, but its duration does.
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", SEEDS[::CHUNK])
 def test_every_promise_is_kept(sweep: dict[int, Future[Result]], first: int) -> None:

@@ -24,7 +24,7 @@ def spawn(process: Process, name: str, work: Any, crashes: list[BaseException] |
     return Thread(process, name, None, crashed, once=work)
 
 
-def test_threads_are_interrupted_in_an_order_that_the_seed_decides() -> None:
+def test_threads_are_interrupted_in_the_seeds_order() -> None:
     orders = set()
     for seed in range(20):
         world = World(seed)
@@ -45,7 +45,7 @@ def test_threads_are_interrupted_in_an_order_that_the_seed_decides() -> None:
     assert len(orders) > 5
 
 
-def test_a_lost_update_is_found_and_a_lock_prevents_it() -> None:
+def test_lost_update_is_found_and_prevented_by_lock() -> None:
     def count(world: World, lock: Any) -> int:
         process = world.process
         assert process is not None
@@ -78,7 +78,7 @@ def test_a_lost_update_is_found_and_a_lock_prevents_it() -> None:
     assert min(counts[False]) < 15
 
 
-def test_threads_that_wait_for_each_other_are_a_violation() -> None:
+def test_deadlock_is_a_violation() -> None:
     def meet(seed: int) -> None:
         world = World(seed)
         world.chaos = Chaos(preempt=0.5)
@@ -107,7 +107,7 @@ def test_threads_that_wait_for_each_other_are_a_violation() -> None:
     assert 0 < met < 20
 
 
-def test_locks_of_one_place_are_told_apart_where_two_are_held() -> None:
+def test_equal_lock_sites_are_distinguished_when_two_held() -> None:
     def cycles(*orders: tuple[int, int]) -> int:
         world = World(1)
         process = world.boot()
@@ -127,7 +127,7 @@ def test_locks_of_one_place_are_told_apart_where_two_are_held() -> None:
     assert 3 == cycles((0, 1), (1, 2), (2, 0))
 
 
-def test_a_lock_is_not_taken_twice_but_a_reentrant_one() -> None:
+def test_only_a_reentrant_lock_is_taken_twice() -> None:
     world = World(1)
     process = world.boot()
     done = []
@@ -166,7 +166,7 @@ def test_waiting_takes_time_and_no_steps() -> None:
     assert [round(at - start) for _, at in woken] == [5, 20]
 
 
-def test_a_kill_unwinds_every_thread_and_nothing_of_it_counts() -> None:
+def test_kill_unwinds_every_thread_without_effects() -> None:
     world = World(1)
     process = world.boot()
     queue = SimSimpleQueue(world)

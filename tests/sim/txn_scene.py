@@ -1,4 +1,4 @@
-"""Transactions in a simulation: a topic of their own, who writes and who reads, and what must hold at the end."""
+"""Transactions in a simulation: a topic of their own, its writers and readers, and the invariants at the end."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ class TxnScene:
                 transactions=rng.randrange(2, 10),
                 timeout_ms=timeout_ms,
                 mortality=rng.choice((0.0, 0.01, 0.05)),
-                # A transaction that nobody ends is ended by the wall clock: one that may be set back takes for ever.
+                # An abandoned transaction is ended by the wall clock: if that may be set back, it takes for ever.
                 deserts=n == 1 and not clock_jumps,
                 commits=0.2 if self.aborts else 0.8,
                 on_death=self.zombie.haunt,

@@ -24,7 +24,7 @@ class Killed(BaseException):
 
 
 class Violation(BaseException):
-    """The broker broke a promise. No seam of the broker, inside of which this may be found out, catches it."""
+    """The broker broke a promise. No seam of the broker, inside of which this may be raised, catches it."""
 
 
 @attrs.define(eq=False)
@@ -123,7 +123,7 @@ class Thread:
 
 
 class Process:
-    """One life of the broker: what dies with it."""
+    """One life of the broker: the state that dies with it."""
 
     def __init__(self, world: "World", number: int) -> None:
         self.world = world
@@ -204,7 +204,7 @@ class World:
         """Of the thread that runs now."""
         return _ROOT_IDENT if self.current is None else self.current.ident
 
-    # -- what happened --------------------------------------------------------------------------------------------------
+    # -- the trace of events --------------------------------------------------------------------------------------------
 
     def note(self, what: str) -> None:
         """Part of the trace: the same for the same seed."""
@@ -361,7 +361,7 @@ class World:
         return self._locks
 
     def lock_taken(self, thread: Thread, lock: Any) -> None:
-        """Locks are known by where they were made; those that were made in one place, each by itself."""
+        """Locks are known by the place of their creation; locks of the same place are told apart."""
         for held in thread.locks:
             pair = held.site, lock.site
             if held.site == lock.site:

@@ -1,12 +1,10 @@
-"""Changes of settings while the broker runs: of topics, of groups, of client metrics, and of the broker. Which of the broker's
-own settings can be changed, ``broker.live_config`` says; settings of Kafka that have no effect here are only remembered.
+"""Changes of settings at run time: of topics, groups, client metrics and the broker; and the rights to see or change settings.
 
-AlterConfigs and IncrementalAlterConfigs differ in the form of a request. Both lead to changes: a new value by the setting's name,
-or None to remove the value. A change is durable and in force when the request is answered.
+``broker.live_config`` says which of the broker's own settings can be changed; settings of Kafka that have no effect here are only
+remembered. AlterConfigs and IncrementalAlterConfigs differ in the form of a request. Both lead to changes: a new value by the
+setting's name, or None to remove the value. A change is durable and in force when the request is answered.
 
-Runs on handler threads, because it writes to the catalogue.
-
-What a client must be allowed to do in order to see or change settings. Any thread.
+Changes run on handler threads, because they write to the catalogue; rights are checked on any thread.
 
 Tests: tests/kafka/handlers/test_alter_configs.py,
 tests/kafka/handlers/test_incremental_alter_configs.py,
@@ -44,7 +42,7 @@ from protocol.kafka.errors import ErrorCode
 def require_config(
     context: KafkaContext, connection: Connection, operation: Operation, config_type: int, name: str
 ) -> None:
-    """Raises RequestError where the client may not do this (DESCRIBE_CONFIGS or ALTER_CONFIGS) with the settings of a resource.
+    """Raises RequestError if the client may not do this (DESCRIBE_CONFIGS or ALTER_CONFIGS) with the settings of a resource.
 
     Resources without settings are allowed here and refused by the handlers, as in Kafka.
     """
@@ -62,12 +60,12 @@ def require_config(
 
 log = get_logger("kafka")
 
-# The longest value (characters) that is only remembered, and how many such values there may be for all brokers, or for one.
+# The longest value (characters) that is only remembered, and the maximum number of such values for all brokers, or for one.
 _REMEMBERED_MAX = 8192
 _REMEMBERED_COUNT_MAX = 1000
 
 Changes = dict[str, str | None]
-# Returns the changes from the values that a resource sets now, and a function for the value in force where it sets none.
+# Returns the changes from the resource's own values, and a function for the value in force of a setting without an own value.
 Plan = Callable[[Mapping[str, str], Callable[[str], str]], Changes]
 
 
@@ -103,7 +101,7 @@ def alter(
 
 
 def refuse_null(configs: Iterable[Any]) -> None:
-    """Raises RequestError with invalid_request where a setting has no value."""
+    """Raises RequestError with invalid_request if a setting has no value."""
     names = [config.name for config in configs if config.value is None]
     if names:
         raise RequestError(ErrorCode.invalid_request, f"Give {', '.join(names[:10])} a value, not null.")
@@ -133,7 +131,7 @@ def _alter_one(context: KafkaContext, resource: Any, validate_only: bool, plan: 
 
 
 def _topic_value(context: KafkaContext, name: str) -> str:
-    """The value that is in force for a topic without a value of its own."""
+    """The value in force for a topic without a value of its own."""
     if name not in BY_NAME:
         raise RequestError(ErrorCode.invalid_config, f"There is no topic setting {name!r}.")
     return context.logs.config.defaults.text(name)
@@ -169,7 +167,7 @@ def _alter_broker(context: KafkaContext, entity: str, validate_only: bool, plan:
 
 
 def _check_remembered(name: str, value: str | None) -> None:
-    """Raises RequestError (invalid_request) for what is not a setting of Kafka, and for values that are not to be kept."""
+    """Raises RequestError (invalid_request) for a name that Kafka does not have, and for values that must not be kept."""
     if not is_without_effect(name):
         near = difflib.get_close_matches(name, [*BROKER_SETTINGS, *WITHOUT_EFFECT], 1, 0.8)
         hint = f" Did you mean {near[0]}?" if near else ""

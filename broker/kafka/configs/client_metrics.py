@@ -1,8 +1,8 @@
-"""Subscriptions to the metrics of clients (KIP-714): resources of the type client-metrics, with the names, types, defaults and
-bounds of Kafka. A subscription says which metrics are wanted, how often, and of which clients.
+"""Subscriptions to the metrics of clients (KIP-714): resources of the type client-metrics, with Kafka's names, types,
+defaults and bounds. A subscription says which metrics are wanted, how often, and of which clients.
 
-``ClientMetricsConfigs`` keeps them in the catalogue, beside the broker's settings, and in memory: any thread reads them without a
-lock, those that change them are handler threads. A subscription exists as long as something is set for it.
+``ClientMetricsConfigs`` keeps them in the catalogue, beside the broker's settings, and in memory. Any thread reads them without a
+lock; handler threads change them. A subscription exists as long as any of its settings has a value.
 
 Expressions in ``match`` are RE2's and match as a whole. Values of letters, digits, ``-`` and ``_`` need no RE2.
 
@@ -27,9 +27,9 @@ from protocol.kafka.errors import ErrorCode
 log = get_logger("kafka")
 
 METRICS, INTERVAL, MATCH = "metrics", "interval.ms", "match"
-# What a client is subscribed to that no subscription matches: nothing, at this interval.
+# A client that no subscription matches is subscribed to nothing, at this interval.
 INTERVAL_DEFAULT_MS: Final = 300_000
-# What ``match`` may ask of a client.
+# The facts about a client that ``match`` may test.
 FACTS: Final = (
     "client_instance_id",
     "client_id",
@@ -81,7 +81,7 @@ def setting_of(name: str) -> KafkaSetting[Any]:
 
 
 def subscription(own: Mapping[str, str]) -> Subscription:
-    """Raises RequestError for values that cannot be."""
+    """Raises RequestError for invalid values."""
     values = {}
     for setting in SETTINGS:
         try:
@@ -92,7 +92,7 @@ def subscription(own: Mapping[str, str]) -> Subscription:
 
 
 def _normal(name: str, value: str) -> str:
-    """The form in which a value is kept, which is known to be valid."""
+    """The form in which a valid value is kept."""
     setting = BY_NAME[name]
     return setting.text(setting.parse(value))
 
@@ -117,7 +117,7 @@ class ClientMetricsConfigs:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.on_change: list[Callable[[], None]] = []
-        # Grows with every change, so that what was computed from older subscriptions is seen to be old.
+        # Grows with every change, so that results of older subscriptions are recognised as old.
         self.version = 0
         self.subscriptions: tuple[Subscription, ...] = ()
         self._catalogue = catalogue
@@ -126,15 +126,15 @@ class ClientMetricsConfigs:
 
     def load(self) -> None:
         """At the start. Raises StorageError."""
-        found = self._catalogue.configs_by_entity(_ENTITY_PREFIX)
-        self._own = {entity.removeprefix(_ENTITY_PREFIX): own for entity, own in found.items()}
+        stored = self._catalogue.configs_by_entity(_ENTITY_PREFIX)
+        self._own = {entity.removeprefix(_ENTITY_PREFIX): own for entity, own in stored.items()}
         self._changed()
 
     def names(self) -> list[str]:
         return list(self._own)
 
     def own(self, name: str) -> Mapping[str, str]:
-        """What was set for a subscription, which need not exist."""
+        """The values set for a subscription, which need not exist."""
         return self._own.get(name, _NOTHING)
 
     def alter(self, name: str, plan: Plan, *, validate_only: bool = False) -> None:
@@ -173,7 +173,7 @@ class ClientMetricsConfigs:
         for name, own in self._own.items():
             try:
                 subscriptions.append(subscription(own))
-            except RequestError as error:  # RE2 was there when it was set
+            except RequestError as error:  # RE2 was installed when it was set
                 log.warning("client_metrics_ignored", subscription=name, error=str(error))
         self.subscriptions = tuple(subscriptions)
         self.version += 1

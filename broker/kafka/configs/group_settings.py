@@ -1,10 +1,10 @@
-"""The settings of groups of the newer protocols, as in Kafka 4: names, types, defaults, bounds, and what was set for which group.
+"""The settings of groups of the newer protocols, as in Kafka 4 (names, types, defaults, bounds), and each group's values.
 
 The default of a setting is the broker's setting of the same name after the prefix ``group.``; its bounds are the broker's
-settings with ``min`` and ``max`` in their names, where there are such. A group need not exist to be given settings.
+settings with ``min`` and ``max`` in their names, where those exist. A group need not exist to be given settings.
 
-``GroupConfigs`` keeps them in the catalogue, beside the broker's settings under the group's name, and in memory: any thread reads
-them without a lock, those that change them are handler threads.
+``GroupConfigs`` keeps the values in the catalogue, beside the broker's settings under the group's name, and in memory. Any thread
+reads them without a lock; handler threads change them.
 """
 
 from collections.abc import Callable, Mapping
@@ -105,7 +105,7 @@ _ENTITY_PREFIX = "group:"
 _GROUPS_MAX = 10_000
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
-# Returns the changes from the values that a group sets now, and a function for the value in force where it sets none.
+# Returns the changes from the group's own values, and a function for the value in force of a setting without an own value.
 Plan = Callable[[Mapping[str, str], Callable[[str], str]], Mapping[str, str | None]]
 
 
@@ -124,8 +124,8 @@ def setting_of(config: BrokerConfig, name: str) -> KafkaSetting[Any]:
 
 
 def check(config: BrokerConfig, own: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The changes of what a group has of its ``own``, in the form in which they are kept. Raises RequestError (invalid_config) or
-    InvalidSetting for an unknown name or a value that cannot be."""
+    """The changes of a group's ``own`` values, in the form in which they are kept. Raises RequestError (invalid_config) or
+    InvalidSetting for an unknown name or an invalid value."""
     checked: dict[str, str | None] = {}
     for name, value in changes.items():
         setting = setting_of(config, name)
@@ -139,7 +139,7 @@ def check(config: BrokerConfig, own: Mapping[str, str], changes: Mapping[str, st
 
 
 def _value(config: BrokerConfig, name: str, own: str | None) -> Any:
-    """The value in force where a group's own is ``own``. One that the broker's bounds no longer allow becomes the nearest."""
+    """The value in force where a group's own is ``own``. A value outside the broker's bounds becomes the nearest bound."""
     setting = setting_of(config, name)
     if own is None:
         return setting.default
@@ -153,7 +153,7 @@ def _value(config: BrokerConfig, name: str, own: str | None) -> Any:
 
 
 class GroupConfigs:
-    """What was set for single groups. ``on_change`` is called with the id of a group whose settings have changed."""
+    """The values set for single groups. ``on_change`` is called with the id of a group whose settings have changed."""
 
     def __init__(self, catalogue: Catalogue, config: BrokerConfig) -> None:
         self.config = config
@@ -164,15 +164,15 @@ class GroupConfigs:
 
     def load(self) -> None:
         """At the start. Raises StorageError."""
-        found = self._catalogue.configs_by_entity(_ENTITY_PREFIX)
-        self._own = {entity.removeprefix(_ENTITY_PREFIX): own for entity, own in found.items()}
+        stored = self._catalogue.configs_by_entity(_ENTITY_PREFIX)
+        self._own = {entity.removeprefix(_ENTITY_PREFIX): own for entity, own in stored.items()}
 
     def own(self, group_id: str) -> Mapping[str, str]:
-        """What was set for a group, which need not exist."""
+        """The values set for a group, which need not exist."""
         return self._own.get(group_id, _NOTHING)
 
     def groups(self) -> list[str]:
-        """The groups for which something was set."""
+        """The groups with own values."""
         return list(self._own)
 
     def value(self, group_id: str, name: str) -> Any:

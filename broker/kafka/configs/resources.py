@@ -1,14 +1,13 @@
 """Settings as the Kafka admin APIs show them: entries of topics, groups and this broker, each with the source of its value.
 
-The log manager has the settings of topics. ``broker.live_config`` has the broker settings that were changed while the broker was
-running, under "" (all brokers) or under this broker's id, and says which can be changed: the others are read once, at the start.
-Settings of Kafka that have no effect here are remembered and shown, except secrets.
+The log manager has the settings of topics. ``broker.live_config`` has the broker settings that were changed at run time, under ""
+(all brokers) or under this broker's id, and says which can be changed: the others are read once, at the start. Settings of Kafka
+that have no effect here are remembered and shown, except secrets.
 
-Runs on handler threads, because it reads the catalogue.
+Listeners are written as in Kafka, ``PLAINTEXT://host:port``, with the bound port. Listeners of other services are left out:
+Kafka's tools cannot use them.
 
-Listeners as Kafka writes them: ``PLAINTEXT://host:port``, with the port that is bound.
-
-Listeners of other services are left out: Kafka's tools cannot use them. Pure; any thread.
+Runs on handler threads, because it reads the catalogue. ``listeners_text`` is pure.
 
 Tests: tests/kafka/handlers/test_describe_configs.py,
 tests/kafka/test_listener_names.py.
@@ -79,7 +78,7 @@ _TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 
 # Python has one int for Kafka's "long" and "int". Settings in these units that have no upper bound are Kafka's longs.
 _LONG_UNITS = ("ms", "bytes", "messages", "bytes/s")
 
-# The broker's settings by the name that clients see, and those of them that are the default of a topic's setting.
+# The broker's settings by the name that clients see, and those that are defaults of topics' settings.
 BROKER_SETTINGS: dict[str, SettingInfo] = {
     info.kafka or info.name: info for info in setting_infos(BrokerConfig) if info.name != "ignored_kafka_settings"
 }
@@ -106,7 +105,7 @@ def require_topic(context: KafkaContext, name: str) -> TopicInfo:
 
 
 def is_this_broker(context: KafkaContext, name: str) -> bool:
-    """False for "" (all brokers); RequestError with invalid_request for any other than this one."""
+    """False for "" (all brokers); RequestError with invalid_request for another broker."""
     if not name:
         return False
     try:
@@ -121,7 +120,7 @@ def is_this_broker(context: KafkaContext, name: str) -> bool:
 
 
 def value_in_force(live: LiveConfig, name: str) -> str:
-    """The value in force of a broker setting, as text. Raises RequestError for what cannot be changed while running."""
+    """The value in force of a broker setting, as text. Raises RequestError for a setting that cannot be changed at run time."""
     if name not in BROKER_SETTINGS or not live.can_change(name):
         raise RequestError(ErrorCode.invalid_request, f"{name!r} is no setting that can be changed while running.")
     return _text(name, getattr(live.in_force, BROKER_SETTINGS[name].name)) or ""
@@ -135,12 +134,16 @@ class Settings:
         changes = self._live.changes
         self._of_all, self._of_this = changes[ALL_BROKERS], changes[self._live.this_broker]
         self._config = self._live.static
-        # What the configuration says of single listeners, under Kafka's names.
+        # The configuration of single listeners, under Kafka's names.
         self._of_listeners = {_kafkas_name(key): text for key, text in self._config.listener_settings.items()}
         kafkas = context.config.listeners
         self._texts = {
             "listeners": listeners_text(
-                kafkas, {one.name: (one.host, context.ports.get(one.name, one.port)) for one in kafkas}
+                kafkas,
+                {
+                    listener.name: (listener.host, context.ports.get(listener.name, listener.port))
+                    for listener in kafkas
+                },
             ),
             "advertised.listeners": listeners_text(kafkas, context.endpoints),
         }
@@ -156,27 +159,27 @@ class Settings:
         return [self._broker_entry(name, self._synonyms(name)) for name in [*BROKER_SETTINGS, *sorted(others)]]
 
     def group_entries(self, own: Mapping[str, str]) -> list[Entry]:
-        """Every setting of a group for which ``own`` was set."""
+        """Every setting of a group with these ``own`` values."""
         names = (setting.name for setting in group_configs.SETTINGS)
         return [
             self._entry(group_configs.setting_of(self._config, name), own.get(name), Source.GROUP) for name in names
         ]
 
     def client_metrics_entries(self, own: Mapping[str, str]) -> list[Entry]:
-        """Every setting of a subscription for which ``own`` was set."""
+        """Every setting of a subscription with these ``own`` values."""
         return [
             self._entry(setting, own.get(setting.name), Source.CLIENT_METRICS) for setting in client_metrics.SETTINGS
         ]
 
     def cluster_entries(self) -> list[Entry]:
-        """The settings that were made for all brokers while running."""
+        """The settings that were made for all brokers at run time."""
         return [
             self._broker_entry(name, [_synonym(name, _shown(name, value), Source.DYNAMIC_DEFAULT_BROKER)])
             for name, value in self._of_all.items()
         ]
 
     def default_of(self, name: str) -> str | None:
-        """The default of a broker's setting; None if it has none, or is no setting that is known here."""
+        """The default of a broker's setting; None if it has none, or is unknown."""
         return self._default(name) if name in BROKER_SETTINGS and not _is_hidden(name) else None
 
     def _topic_entry(self, setting: KafkaSetting[Any], own: str | None) -> Entry:
@@ -224,33 +227,33 @@ class Settings:
         }
 
     def _synonyms(self, name: str) -> list[Entry]:
-        """Where a setting of the broker has a value, what is in force first. As in Kafka, empty where that is only the default of
-        a setting in another unit."""
-        found = []
+        """The places where a setting of the broker has a value, the value in force first. As in Kafka, empty if that is only the
+        default of a setting in another unit."""
+        synonyms = []
         if name in self._of_this:
-            found.append(_synonym(name, _shown(name, self._of_this[name]), Source.DYNAMIC_BROKER))
+            synonyms.append(_synonym(name, _shown(name, self._of_this[name]), Source.DYNAMIC_BROKER))
         if name in self._of_all:
-            found.append(_synonym(name, _shown(name, self._of_all[name]), Source.DYNAMIC_DEFAULT_BROKER))
+            synonyms.append(_synonym(name, _shown(name, self._of_all[name]), Source.DYNAMIC_DEFAULT_BROKER))
         if name in self._of_listeners:
-            found.append(_synonym(name, _shown(name, self._of_listeners[name]), Source.STATIC_BROKER))
+            synonyms.append(_synonym(name, _shown(name, self._of_listeners[name]), Source.STATIC_BROKER))
         if name not in BROKER_SETTINGS:
             setting = setting_of(name)
-            if setting is not None:  # of a listener: without it, the broker's counts
-                return found + self._synonyms(_KAFKAS[setting])
+            if setting is not None:  # a listener's setting: without a value, the broker's counts
+                return synonyms + self._synonyms(_KAFKAS[setting])
             if name in self._config.ignored_kafka_settings:
                 value = self._config.ignored_kafka_settings[name]
-                found.append(_synonym(name, _shown(name, value), Source.STATIC_BROKER))
-            return found
+                synonyms.append(_synonym(name, _shown(name, value), Source.STATIC_BROKER))
+            return synonyms
         info = BROKER_SETTINGS[name]
         value, default = getattr(self._config, info.name), getattr(_DEFAULTS, info.name)
         if value != default or info.name in self._config.given:
             text = None if _is_hidden(name) else self._texts.get(name) or _text(name, value)
-            found.append(_synonym(name, text, Source.STATIC_BROKER))
+            synonyms.append(_synonym(name, text, Source.STATIC_BROKER))
         if name not in _COARSER:
-            found.append(_synonym(name, self._default(name), Source.DEFAULT))
-        elif found:
-            found.append(_synonym(*_COARSER[name], Source.DEFAULT))
-        return found
+            synonyms.append(_synonym(name, self._default(name), Source.DEFAULT))
+        elif synonyms:
+            synonyms.append(_synonym(*_COARSER[name], Source.DEFAULT))
+        return synonyms
 
     def _default(self, name: str) -> str | None:
         """The default of a broker setting."""
@@ -267,7 +270,7 @@ def _synonym(name: str, value: str | None, source: Source) -> Entry:
 
 def _is_hidden(name: str) -> bool:
     """Whether the value of a broker's setting is never shown."""
-    setting = setting_of(name)  # also of one listener, under whichever of its two names
+    setting = setting_of(name)  # also a listener's, under either of its two names
     return is_secret(name) or (setting in _KAFKAS and BROKER_SETTINGS[_KAFKAS[setting]].secret)
 
 
@@ -281,7 +284,7 @@ def _doc(name: str) -> str:
 
 
 def _kafkas_name(key: str) -> str:
-    """How Kafka calls the setting of one listener that the configuration calls ``key``."""
+    """Kafka's name of a listener's setting that the configuration calls ``key``."""
     setting = setting_of(OF_LISTENER_PREFIX + key)
     if setting is None:
         return OF_LISTENER_PREFIX + key
@@ -295,7 +298,7 @@ def _kind(name: str) -> str:
         return TOPIC_DEFAULTS[name].kind
     setting = setting_of(name)
     if setting is None:
-        return "string"  # nobody here knows better
+        return "string"  # its type is unknown here
     info = BROKER_SETTINGS[_KAFKAS[setting]]
     if info.plain_type is int:
         return "long" if info.unit in _LONG_UNITS and info.most is None else "int"

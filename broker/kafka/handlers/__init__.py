@@ -1,4 +1,4 @@
-"""One module for each API. ``load`` finds them, so that a new file is all that a new API takes.
+"""One module for each API. ``load`` imports them all, so a new API takes only a new file.
 
 Tests: tests/kafka/test_service.py.
 """

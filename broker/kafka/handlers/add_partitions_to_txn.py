@@ -3,8 +3,8 @@
 Answered when that is durable: after any crash the coordinator then knows which partitions need markers.
 
 From version 4 on a request is about several transactions, and may ask for each only whether the partitions take part in it. In
-Kafka these versions are for brokers, with the right CLUSTER_ACTION. Here a client may use them, too, with the rights that it
-needs for version 3, because some clients use the newest version that they know.
+Kafka these versions are for brokers, with the right CLUSTER_ACTION. Here clients may use them, too, with the rights for version
+3, because some clients use the newest version that they know.
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """
@@ -89,7 +89,7 @@ def _put_one(results: "_Results", index: int, wanted: Collection[Partition], err
 
 
 class _Results:
-    """Collects the answers about several transactions, and replies when the last of them has come."""
+    """Collects the answers about several transactions, and replies when the last has come."""
 
     def __init__(self, transactions: Collection[Any], call: Call) -> None:
         self._transactions = transactions
@@ -113,11 +113,11 @@ class _Results:
 
 
 def _wanted(topics: Collection[Any]) -> list[Partition]:
-    return [(topic.name, one) for topic in topics for one in topic.partitions]
+    return [(topic.name, index) for topic in topics for index in topic.partitions]
 
 
 def _unauthorized(context: KafkaContext, call: Call, transactional_id: str, wanted: Collection[Partition]) -> Errors:
-    """The errors of all partitions if the client may not do this to one of them; else nothing."""
+    """The errors of all partitions if the client may not do this to any of them; else nothing."""
     connection = call.connection
     if not may(context, connection, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return dict.fromkeys(wanted, ErrorCode.transactional_id_authorization_failed)
@@ -137,7 +137,7 @@ def _refused(context: KafkaContext, transactional_id: str, wanted: Collection[Pa
 
 
 def _all_or_none(context: KafkaContext, wanted: Collection[Partition], refused: Errors) -> Errors:
-    """Where one of the partitions is refused or unknown, nothing is done to the others."""
+    """If any of the partitions is refused or unknown, the others are not added either."""
     unknown = {key: ErrorCode.unknown_topic_or_partition for key in wanted if context.logs.get(*key) is None}
     refused = unknown | dict(refused)
     return dict.fromkeys(wanted, ErrorCode.operation_not_attempted) | refused if refused else {}
@@ -148,7 +148,8 @@ def _results(topics: Collection[Any], errors: Errors) -> list[Mapping[str, Any]]
         {
             "name": topic.name,
             "results_by_partition": [
-                {"partition_index": one, "partition_error_code": errors[topic.name, one]} for one in topic.partitions
+                {"partition_index": index, "partition_error_code": errors[topic.name, index]}
+                for index in topic.partitions
             ],
         }
         for topic in topics

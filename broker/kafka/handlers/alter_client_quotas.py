@@ -17,7 +17,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
-# The quotas that are whole numbers, and their largest values. A value may be this far from a whole number.
+# The quotas of whole numbers, and their largest values. A value may be this far from a whole number.
 _WHOLE: Final = {Kind.PRODUCE: _LONG_MAX, Kind.FETCH: _LONG_MAX, Kind.CONNECTION: _INT_MAX}
 _NEARLY = 1e-6
 
@@ -28,7 +28,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     require(context, call.connection, Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
     request = call.body
     results: list[RequestError | StorageError | Changes] = []
-    first: dict[Entity, int] = {}  # where an entity was named first
+    first: dict[Entity, int] = {}  # the first result of each entity
     for entry in request.entries:
         call.work.checkpoint()
         try:

@@ -23,10 +23,13 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
-        # From version 1 on: what the request said.
+        # From version 1 on: the request's own value.
         "allow_replication_factor_change": getattr(call.body, "allow_replication_factor_change", True),
         "responses": [
-            {"name": topic.name, "partitions": [_reassign(context, topic.name, one) for one in topic.partitions]}
+            {
+                "name": topic.name,
+                "partitions": [_reassign(context, topic.name, partition) for partition in topic.partitions],
+            }
             for topic in topics
         ],
     }

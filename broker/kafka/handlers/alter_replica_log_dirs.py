@@ -21,12 +21,12 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         is_ours = directory.path == context.logs.data_dir  # as DescribeLogDirs tells it
         for topic in directory.topics:
             partitions = results.setdefault(topic.name, [])
-            for one in call.work.each(topic.partitions):
+            for partition in call.work.each(topic.partitions):
                 if denied:
                     error = ErrorCode.cluster_authorization_failed
                 else:
-                    error = _move(context, topic.name, one) if is_ours else ErrorCode.log_dir_not_found
-                partitions.append({"partition_index": one, "error_code": error})
+                    error = _move(context, topic.name, partition) if is_ours else ErrorCode.log_dir_not_found
+                partitions.append({"partition_index": partition, "error_code": error})
     return {"results": [{"topic_name": name, "partitions": partitions} for name, partitions in results.items()]}
 
 

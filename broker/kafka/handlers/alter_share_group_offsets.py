@@ -1,7 +1,7 @@
-"""AlterShareGroupOffsets (91, KIP-932): where a share group begins, set by an administrator while the group has no members.
+"""AlterShareGroupOffsets (91, KIP-932): an administrator sets where a share group begins, while the group has no members.
 
-Everything that the group has acknowledged from there on is delivered again. A group that does not exist is made. An offset beyond
-an end of the log becomes that end. Answered when the offsets are durable.
+All records from there on are delivered again, even if the group has acknowledged them. A group that does not exist is made. An
+offset beyond an end of the log becomes that end. Answered when the offsets are durable.
 
 Tests: tests/kafka/handlers/test_share_group_offsets.py.
 """
@@ -57,7 +57,7 @@ class _Answer:
                     {
                         "topic_name": name,
                         "topic_id": topic_id,
-                        "partitions": [self._partition(name, one.partition_index) for one in partitions],
+                        "partitions": [self._partition(name, partition.partition_index) for partition in partitions],
                     }
                     for name, (topic_id, partitions) in self._topics.items()
                 ],
@@ -82,9 +82,9 @@ def handle(context: KafkaContext, call: Call) -> None:
         name = topic.topic_name
         info = None if name in hidden else context.logs.topic(name)
         topics[name] = None if info is None else info.topic_id, topic.partitions
-        for one in topic.partitions:
-            if info is not None and 0 <= one.partition_index < info.partitions:
-                known[name, one.partition_index] = one.start_offset
+        for partition in topic.partitions:
+            if info is not None and 0 <= partition.partition_index < info.partitions:
+                known[name, partition.partition_index] = partition.start_offset
     if known:
         error = context.groups.share.begin_alter(group_id)
         if error:
@@ -92,7 +92,7 @@ def handle(context: KafkaContext, call: Call) -> None:
     answer = _Answer(call, topics, len(known))
     for name in hidden:
         refused = (ErrorCode.topic_authorization_failed, "Not authorized.")
-        answer.errors.update({(name, one.partition_index): refused for one in topics[name][1]})
+        answer.errors.update({(name, partition.partition_index): refused for partition in topics[name][1]})
     for key, offset in known.items():
         _reset(context, group_id, topics[key[0]][0], key, offset, answer)
     answer.one_less()

@@ -1,7 +1,7 @@
-"""AlterUserScramCredentials (51): add, replace and delete credentials. The client sends what it has computed from the password,
-so the password itself never reaches the broker.
+"""AlterUserScramCredentials (51): add, replace and delete credentials. The client sends values computed from the password, so the
+password itself never reaches the broker.
 
-A user with an error keeps all its credentials as they are. The changes of the other users are made together, or none of them.
+A user with an error keeps all its credentials. The changes of the other users are made together, or none of them.
 """
 
 from collections.abc import Mapping
@@ -98,7 +98,7 @@ def _upsertion(item: Any) -> CredentialRow:
 
 
 def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:
-    """The response has no error of its own: everybody who is named gets it."""
+    """The response has no error of its own: every named user gets it."""
     code, message = error_fields(error)
     names = dict.fromkeys(item.name for item in [*call.body.deletions, *call.body.upsertions])
     return {"results": call.array(names, lambda name: {"user": name, "error_code": code, "error_message": message})}

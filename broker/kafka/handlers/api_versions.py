@@ -1,5 +1,6 @@
-"""ApiVersions: the APIs and versions that this broker serves. The first request of every client, which says what software it is
-(KIP-511)."""
+"""ApiVersions: the APIs and versions that this broker serves. It is the first request of every client, and names the client's
+software (KIP-511).
+"""
 
 from functools import partial
 
@@ -28,7 +29,7 @@ def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepar
         outbox.close(request)
         return
     if not 0 <= version <= _MAX_VERSION:
-        # The client is newer than this broker. Version 0 is a form that every client knows, and tells it a version to try.
+        # The client is newer than this broker. Every client understands version 0, which tells it a version to try.
         own = {int(ApiKey.API_VERSIONS): context.api_ranges[ApiKey.API_VERSIONS]}
         outbox.send(request, [api_versions.response(request.correlation_id, 0, ErrorCode.unsupported_version, own)])
         return

@@ -1,7 +1,7 @@
 """Backup (20001): pin the files of a backup for `broker backup`, keep them pinned, release them. Not one of Kafka's APIs.
 
-The files go nowhere but into the data directory: who copies them needs access to the broker's disk. A client may nevertheless
-keep deleted segments on the disk for as long as it renews, so the right to alter the cluster is needed.
+The files stay in the data directory: copying them takes access to the broker's disk. A client may nevertheless keep deleted
+segments on the disk for as long as it renews, so it needs the right to alter the cluster.
 """
 
 from broker.errors import Refusal, StorageError

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (69, KIP-848): epochs and members of consumer groups, with what they have and what they are to have."""
+"""ConsumerGroupDescribe (69, KIP-848): epochs and members of consumer groups, with their current and target assignments."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -77,7 +77,7 @@ def _member(member: ConsumerMemberDescription, name_of: Mapping[UUID, str], hidd
 
 
 def _assignment(assignment: Assignment, name_of: Mapping[UUID, str]) -> dict[str, Any]:
-    """Topics that were deleted have no name any more, and are left out."""
+    """Deleted topics have no name any more, and are left out."""
     return {
         "topic_partitions": [
             {"topic_id": topic_id, "topic_name": name_of[topic_id], "partitions": sorted(partitions)}

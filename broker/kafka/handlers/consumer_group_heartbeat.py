@@ -1,8 +1,8 @@
-"""ConsumerGroupHeartbeat (68, KIP-848): a member joins, leaves, or says that it is alive, and learns what it is assigned.
+"""ConsumerGroupHeartbeat (68, KIP-848): a member joins, leaves, or says that it is alive, and learns its assignment.
 
-Inline: a heartbeat that changes nothing is answered at once, the others when what they change is durable. Nearly all of them
-change nothing, so these are read and answered without the schema. From version 1 on members make their ids themselves, and may
-subscribe by regular expression.
+Inline: a heartbeat that changes nothing is answered at once, any other when its changes are durable. Nearly all heartbeats change
+nothing, so these are read and answered without the schema. From version 1 on members make their ids themselves, and may subscribe
+by regular expression.
 """
 
 from functools import partial
@@ -32,18 +32,18 @@ _NOT_FINALIZED = "The feature group.version is at level 0, so use group.protocol
 
 def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
     try:
-        said = parse_unchanged(request.frame, request.body_offset, request.api_version)
-        if said is None:
+        unchanged = parse_unchanged(request.frame, request.body_offset, request.api_version)
+        if unchanged is None:
             _handle_any(context, request, outbox)
         else:
-            _handle_unchanged(context, request, outbox, said)
+            _handle_unchanged(context, request, outbox, unchanged)
     except RequestError as error:
         code, message = error_fields(error)
         _reply(context, request, outbox, HeartbeatResult(ErrorCode(code), message))
 
 
-def _handle_unchanged(context: KafkaContext, request: KafkaRequest, outbox: Outbox, said: Unchanged) -> None:
-    group_id, member_id, epoch, instance_id = said
+def _handle_unchanged(context: KafkaContext, request: KafkaRequest, outbox: Outbox, unchanged: Unchanged) -> None:
+    group_id, member_id, epoch, instance_id = unchanged
     _check_rights(context, request.connection, group_id)
     connection = request.connection
     heartbeat = HeartbeatRequest(

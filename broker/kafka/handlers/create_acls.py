@@ -19,7 +19,7 @@ from protocol.kafka.api_keys import ApiKey
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     require(context, call.connection, Operation.ALTER, ResourceType.CLUSTER)
     acls = require_acls(context)
-    results = acls.create([acl_of(one) for one in call.work.each(call.body.creations)])
+    results = acls.create([acl_of(creation) for creation in call.work.each(call.body.creations)])
     return {"results": call.array(results, result_fields)}
 
 

@@ -1,4 +1,4 @@
-"""CreatePartitions (37): more partitions for a topic that exists. Partitions are never taken away."""
+"""CreatePartitions (37): more partitions for an existing topic. Partitions are never taken away."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -56,7 +56,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
 
 
 def _check(context: KafkaContext, topic: Any, room: int) -> int:
-    """How many partitions would be added; RequestError if they cannot be."""
+    """The number of partitions to add. Raises RequestError if they cannot be added."""
     info = context.logs.topic(topic.name)
     if info is None:
         raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {topic.name!r}.")

@@ -1,4 +1,4 @@
-"""CreateTopics (19). A topic is there for every client when its result says so: nothing is created behind the reply."""
+"""CreateTopics (19). A topic exists for every client when its result says so: nothing is created behind the reply."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,7 +28,7 @@ DEFAULT = -1
 # From this version on a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
 _STRICT_SINCE = 6
 
-# What the result of a topic has instead of its settings, for a client that may create the topic but not read them.
+# A result's error in place of the topic's settings, for a client that may create the topic but not read them.
 _HIDDEN: Mapping[str, Any] = {
     "topic_config_error_code": ErrorCode.topic_authorization_failed,
     "num_partitions": -1,
@@ -98,7 +98,7 @@ def _config_entries(settings: Settings, configs: Mapping[str, str]) -> Iterator[
 
 
 def _partitions(context: KafkaContext, topic: Any) -> int:
-    """The number of partitions to create. Raises RequestError where it or the replication is not possible here."""
+    """The number of partitions to create. Raises RequestError if it or the replication is not possible here."""
     if topic.assignments:
         return _assigned(context, topic)
     if topic.replication_factor != DEFAULT and topic.replication_factor < 1:

@@ -1,4 +1,4 @@
-"""DeleteAcls (31): no ACL that a result names is in force any more, for connections that are open as well.
+"""DeleteAcls (31): no ACL in a result is in force any more, for open connections as well.
 
 Tests: tests/kafka/handlers/test_acls.py.
 """
@@ -19,8 +19,8 @@ from protocol.kafka.api_keys import ApiKey
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     require(context, call.connection, Operation.ALTER, ResourceType.CLUSTER)
     acls = require_acls(context)
-    results = acls.delete([filter_of(one) for one in call.work.each(call.body.filters)], call.work.checkpoint)
-    return {"filter_results": call.array(results, lambda one: _result(call, one))}
+    results = acls.delete([filter_of(item) for item in call.work.each(call.body.filters)], call.work.checkpoint)
+    return {"filter_results": call.array(results, lambda item: _result(call, item))}
 
 
 def _result(call: Call, result: Sequence[Acl] | Refusal | StorageError) -> Mapping[str, Any]:

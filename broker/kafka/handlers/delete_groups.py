@@ -16,9 +16,11 @@ def handle(context: KafkaContext, call: Call) -> None:
 
     def reply(errors: dict[str, ErrorCode]) -> None:
         errors = errors | refused
-        call.reply({"results": [{"group_id": one, "error_code": error} for one, error in errors.items()]})
+        call.reply({"results": [{"group_id": group_id, "error_code": error} for group_id, error in errors.items()]})
 
-    context.groups.delete([one for one in names if one not in unauthorized] if unauthorized else names, reply)
+    context.groups.delete(
+        [group_id for group_id in names if group_id not in unauthorized] if unauthorized else names, reply
+    )
 
 
 API = Api(key=ApiKey.DELETE_GROUPS, min_version=0, max_version=2, handle=handle, lane=ADMIN)

@@ -1,4 +1,4 @@
-"""DeleteRecords (21): records before an offset cannot be read any more. Files are removed when a whole segment lies before it."""
+"""DeleteRecords (21): records before an offset cannot be read any more. A file is removed when its segment lies before it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,17 +15,19 @@ from protocol.kafka.errors import ErrorCode
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
-    """A partition that is named twice is answered once, as in Kafka: for the last offset given."""
+    """A repeated partition is answered once, as in Kafka: for the last offset."""
     wanted: dict[str, dict[int, Any]] = {}
     for topic in call.body.topics:
-        wanted.setdefault(topic.name, {}).update({one.partition_index: one for one in topic.partitions})
+        wanted.setdefault(topic.name, {}).update(
+            {partition.partition_index: partition for partition in topic.partitions}
+        )
     forbidden = denied(context, call.connection, Operation.DELETE, ResourceType.TOPIC, wanted)
     topics: list[dict[str, Any]] = []
     for name, partitions in wanted.items():
         results = []
-        for one in partitions.values():
+        for partition in partitions.values():
             call.work.checkpoint()  # each waits for the disk
-            results.append(_refused(one) if name in forbidden else _delete(context, name, one))
+            results.append(_refused(partition) if name in forbidden else _delete(context, name, partition))
         topics.append({"name": name, "partitions": results})
     return {"topics": topics}
 

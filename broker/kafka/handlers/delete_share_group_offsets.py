@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets (92, KIP-932): forget what a share group without members has read of some topics.
+"""DeleteShareGroupOffsets (92, KIP-932): forget the progress of a share group without members in some topics.
 
 When a member comes again, the group begins with them anew, where ``share.auto.offset.reset`` says. Answered when that is durable.
 

@@ -31,11 +31,13 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         error = RequestError(code, "Topics cannot be deleted here: delete.topic.enable is false.")
         return {"responses": [_result(*key, error) for key in wanted]}
     may_delete = _Rights(context, call.connection)
-    found = [may_delete.check(key, _find(context, *key)) for key in wanted]
-    # Found first and deleted then: a topic may be named twice in two ways, by its name and by its id.
-    twice = repeated(info.name if isinstance(info, TopicInfo) else key for key, info in zip(wanted, found, strict=True))
+    topics = [may_delete.check(key, _find(context, *key)) for key in wanted]
+    # All are looked up before any is deleted: a topic may be named twice, by its name and by its id.
+    twice = repeated(
+        info.name if isinstance(info, TopicInfo) else key for key, info in zip(wanted, topics, strict=True)
+    )
     responses: dict[Any, dict[str, Any]] = {}
-    for key, info in zip(wanted, found, strict=True):
+    for key, info in zip(wanted, topics, strict=True):
         identity = info.name if isinstance(info, TopicInfo) else key
         if identity in twice:
             error = RequestError(ErrorCode.invalid_request, "Name each topic only once in a request.")
@@ -72,33 +74,33 @@ def _find(context: KafkaContext, name: str | None, topic_id: UUID | None) -> Top
 
 @attrs.frozen
 class _Denied:
-    """A topic that the client may not delete. ``name`` None: it was given by its id, and the client may not know its name."""
+    """A topic that the client may not delete. ``name`` None: the request has its id, and the client may not know its name."""
 
     name: str | None
 
 
 class _Rights:
-    """As in Kafka: who may delete the cluster's topics may delete each. Others need DELETE on the topic, and are told whether a
-    name exists only with DESCRIBE. An id is not a name that one guesses: that there is no topic with an id is no secret."""
+    """As in Kafka: a client that may delete the cluster's topics may delete each. Others need DELETE on the topic, and are told
+    whether a name exists only with DESCRIBE. Ids cannot be guessed, so it is no secret that there is no topic with an id."""
 
     def __init__(self, context: KafkaContext, connection: Connection) -> None:
         self._context = context
         self._connection = connection
         self._all = may(context, connection, Operation.DELETE, ResourceType.CLUSTER, audited=False)
 
-    def check(self, key: Wanted, found: TopicInfo | RequestError) -> TopicInfo | RequestError | _Denied:
+    def check(self, key: Wanted, topic: TopicInfo | RequestError) -> TopicInfo | RequestError | _Denied:
         if self._all:
-            return found
+            return topic
         name, topic_id = key
-        if isinstance(found, TopicInfo):
-            describable = self._may(Operation.DESCRIBE, found.name, audited=name is not None)
+        if isinstance(topic, TopicInfo):
+            describable = self._may(Operation.DESCRIBE, topic.name, audited=name is not None)
             # By id DELETE is enough, as in Kafka: the client has shown that it knows the topic.
-            if (describable or name is None) and self._may(Operation.DELETE, found.name):
-                return found
-            return _Denied(found.name if describable else name)
+            if (describable or name is None) and self._may(Operation.DELETE, topic.name):
+                return topic
+            return _Denied(topic.name if describable else name)
         if name is not None and topic_id is None and not self._may(Operation.DESCRIBE, name):
             return _Denied(name)
-        return found
+        return topic
 
     def _may(self, operation: Operation, name: str, *, audited: bool = True) -> bool:
         return may(self._context, self._connection, operation, ResourceType.TOPIC, name, audited=audited)

@@ -27,16 +27,18 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         wanted.check()
     except Refusal as error:
         return {**result_fields(error), "resources": []}
-    found: dict[Pattern, list[Acl]] = {}
+    by_pattern: dict[Pattern, list[Acl]] = {}
     for number, acl in enumerate(wanted.candidates(acls.rules)):
         if number % CHECK_EVERY == 0:
             call.work.checkpoint()
         if wanted.matches(acl):
-            found.setdefault((acl.resource_type, acl.name, acl.pattern), []).append(acl)
+            by_pattern.setdefault((acl.resource_type, acl.name, acl.pattern), []).append(acl)
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
-        "resources": call.array([found[pattern] for pattern in sorted(found)], lambda one: _resource(call, one)),
+        "resources": call.array(
+            [by_pattern[pattern] for pattern in sorted(by_pattern)], lambda pattern_acls: _resource(call, pattern_acls)
+        ),
     }
 
 

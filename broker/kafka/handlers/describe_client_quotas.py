@@ -1,7 +1,7 @@
 """DescribeClientQuotas (48): the quotas of the entities that match a filter.
 
-A filter has a component for each type of entity that is asked for: one name, the default, or any of both. ``strict``: only
-entities that have no other types. Without components all entities are meant, or with ``strict`` none.
+A filter has a component for each requested type of entity: one name, the default, or any of both. ``strict``: only entities
+without other types. Without components all entities match, or with ``strict`` none.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from protocol.kafka.errors import ErrorCode
 
 
 class Match(IntEnum):
-    """Which names of an entity's type are meant."""
+    """Which names of an entity's type match."""
 
     EXACT = 0
     DEFAULT = 1

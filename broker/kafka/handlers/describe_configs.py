@@ -23,16 +23,16 @@ Keys = frozenset[str] | None
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     settings = Settings(context)
     wanted = list(_distinct(call.body.resources).items())
-    return {"results": call.array(wanted, lambda one: _describe(context, call, settings, *one))}
+    return {"results": call.array(wanted, lambda resource: _describe(context, call, settings, *resource))}
 
 
 def _distinct(resources: Iterable[Any]) -> dict[Resource, Keys]:
-    """What is asked of each resource. One that is named twice is described once, with all that was asked of it."""
+    """The settings asked of each resource. A repeated resource is described once, with all the settings asked of it."""
     wanted: dict[Resource, Keys] = {}
-    for one in resources:
-        resource = one.resource_type, one.resource_name
+    for item in resources:
+        resource = item.resource_type, item.resource_name
         # No keys, be it null or an empty list, means all of them.
-        keys = frozenset(one.configuration_keys) if one.configuration_keys else None
+        keys = frozenset(item.configuration_keys) if item.configuration_keys else None
         before = wanted.get(resource, frozenset())
         wanted[resource] = None if keys is None or before is None else keys | before
     return wanted
@@ -78,7 +78,7 @@ def _entries(context: KafkaContext, settings: Settings, kind: int, name: str) ->
         if not name:
             raise RequestError(ErrorCode.invalid_request, "Name the broker whose loggers you mean.")
         is_this_broker(context, name)
-        return []  # There is one log level for all, and it is set at the start.
+        return []  # All loggers have one level, which is set at the start.
     raise RequestError(ErrorCode.invalid_request, f"Resources of type {kind} have no settings here.")
 
 

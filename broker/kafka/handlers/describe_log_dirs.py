@@ -39,7 +39,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
 
 
 def _wanted(context: KafkaContext, request: Any) -> Iterator[tuple[str, Any]]:
-    """No list of topics means all of them. What is named twice is described once, as by Kafka."""
+    """No list of topics means all of them. Repeated names are described once, as by Kafka."""
     if request.topics is None:
         for info in sorted(context.logs.topics(), key=lambda info: info.name):
             yield info.name, range(info.partitions)

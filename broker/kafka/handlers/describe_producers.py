@@ -1,4 +1,4 @@
-"""DescribeProducers (61): who writes to a partition, with which epoch and sequence number, and in which open transaction.
+"""DescribeProducers (61): the producers of a partition, with epoch, sequence number and open transaction.
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """
@@ -19,14 +19,14 @@ from protocol.kafka.errors import ErrorCode
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
-    """A partition that is named twice is described once."""
+    """A repeated partition is described once."""
     wanted: dict[str, dict[int, None]] = {}
     for topic in call.body.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     forbidden = denied(context, call.connection, Operation.READ, ResourceType.TOPIC, wanted)
 
-    def describe_topic(one: tuple[str, Collection[int]]) -> dict[str, Any]:
-        name, indexes = one
+    def describe_topic(item: tuple[str, Collection[int]]) -> dict[str, Any]:
+        name, indexes = item
         describe = _refused if name in forbidden else partial(_partition, context, call, name)
         return {"name": name, "partitions": call.array(indexes, describe)}
 
@@ -53,14 +53,14 @@ def _partition(context: KafkaContext, call: Call, topic: str, index: int) -> dic
     }
 
 
-def _producer(one: Any) -> dict[str, Any]:
+def _producer(producer: Any) -> dict[str, Any]:
     return {
-        "producer_id": one.producer_id,
-        "producer_epoch": one.epoch,
-        "last_sequence": one.last_sequence,
-        "last_timestamp": one.last_timestamp,
-        "coordinator_epoch": one.coordinator_epoch,
-        "current_txn_start_offset": one.txn_start_offset,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.epoch,
+        "last_sequence": producer.last_sequence,
+        "last_timestamp": producer.last_timestamp,
+        "coordinator_epoch": producer.coordinator_epoch,
+        "current_txn_start_offset": producer.txn_start_offset,
     }
 
 

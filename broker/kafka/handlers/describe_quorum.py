@@ -38,7 +38,9 @@ def _topic(context: KafkaContext, call: Call, topic: Any) -> dict[str, Any]:
     name = topic.topic_name
     return {
         "topic_name": name,
-        "partitions": call.array(topic.partitions, lambda one: _partition(context, name, one.partition_index)),
+        "partitions": call.array(
+            topic.partitions, lambda partition: _partition(context, name, partition.partition_index)
+        ),
     }
 
 

@@ -1,6 +1,6 @@
 """DescribeShareGroupOffsets (90, KIP-932): where share groups begin in partitions, and how far they are behind (version 1).
 
-As in Kafka, a partition that the group has not begun with has the offset -1 and no error, and so has one that does not exist.
+As in Kafka, a partition that does not exist, or with which the group has not begun, has the offset -1 and no error.
 
 Tests: tests/kafka/handlers/test_share_group_offsets.py.
 """

@@ -1,5 +1,5 @@
-"""DescribeTopicPartitions (75): topics and their partitions, a page at a time. The one API that tells a topic's id while Metadata
-is served without ids: by it a client knows a topic that was deleted and created again from the one it knew.
+"""DescribeTopicPartitions (75): topics and their partitions, a page at a time. It always tells topics' ids, also while Metadata
+is served without ids, so a client recognises a topic that was deleted and created again.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,8 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     body = call.body
     room = min(max(1, body.response_partition_limit), PAGE_MAX)
     names = {topic.name for topic in body.topics} or {info.name for info in context.logs.topics()}
-    # Named ones are answered with an error, at the end; where all are asked for, they are left out. None is looked up.
+    # Topics that the client may not describe are not looked up. Named ones get an error, at the end; if all are asked for, they
+    # are left out.
     asked = bool(body.topics)
     hidden = denied(context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, names, audited=asked)
     names -= hidden
@@ -66,7 +67,7 @@ def _topic(name: str, error: int, topic_id: UUID, partitions: list[dict[str, Any
         "topic_id": topic_id,
         "is_internal": False,
         "partitions": partitions,
-        # A request cannot ask for them: they are always told.
+        # Always told: a request cannot ask for them.
         "topic_authorized_operations": operations,
     }
 

@@ -16,14 +16,14 @@ from protocol.kafka.errors import ErrorCode
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
-    """An id that is named twice is described once."""
+    """A repeated id is described once."""
     ids = once(call.body.transactional_ids)
     forbidden = denied(context, call.connection, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids)
 
-    def describe(one: str) -> dict[str, Any]:
-        if one in forbidden:
-            return _failed(one, ErrorCode.transactional_id_authorization_failed)
-        return _describe(context, call, one)
+    def describe(transactional_id: str) -> dict[str, Any]:
+        if transactional_id in forbidden:
+            return _failed(transactional_id, ErrorCode.transactional_id_authorization_failed)
+        return _describe(context, call, transactional_id)
 
     return {"transaction_states": call.array(ids, describe)}
 
@@ -42,14 +42,14 @@ def _failed(transactional_id: str, error: ErrorCode) -> dict[str, Any]:
 
 
 def _describe(context: KafkaContext, call: Call, transactional_id: str) -> dict[str, Any]:
-    """As in Kafka without the topics that the client may not describe."""
+    """As in Kafka, without the topics that the client may not describe."""
     error, state = context.transactions.describe(transactional_id)
     if state is None:
         return _failed(transactional_id, error)
     names = (topic for topic, _ in state.partitions)
     hidden = denied(context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, names, audited=False)
     topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(one for one in state.partitions if one[0] not in hidden):
+    for topic, partition in sorted(key for key in state.partitions if key[0] not in hidden):
         topics.setdefault(topic, []).append(partition)
     return {
         "error_code": ErrorCode.none,

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (50): which users can log in with SCRAM, by which mechanisms, and with how many iterations.
+"""DescribeUserScramCredentials (50): the users that can log in with SCRAM, their mechanisms, and numbers of iterations.
 
 Nothing else of a credential is shown.
 

@@ -1,4 +1,4 @@
-"""ElectLeaders (43): this node leads every partition already, so the answer for each is "not needed", as from Kafka."""
+"""ElectLeaders (43): this node leads every partition already, so the answer for each is "not needed", as in Kafka."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,20 +44,20 @@ def _elect(context: KafkaContext, topic: str, partition: int) -> dict[str, Any]:
     except Refusal as error:
         code, message = error_fields(error)
     except StorageError as error:
-        # No election can help: the only replica is the one that cannot be read.
+        # No election can help: the only replica cannot be read.
         code, message = int(ErrorCode.eligible_leaders_not_available), str(error)
     return {"partition_id": partition, "error_code": code, "error_message": message}
 
 
 def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:
-    """As in Kafka the error is that of the request and of each partition: version 0 has only the latter."""
+    """As in Kafka, the request and each partition get the error: version 0 has only the partitions'."""
     code, message = error_fields(error)
 
-    def topic(one: Any) -> dict[str, Any]:
+    def topic(wanted: Any) -> dict[str, Any]:
         return {
-            "topic": one.topic,
+            "topic": wanted.topic,
             "partition_result": call.array(
-                once(one.partitions),
+                once(wanted.partitions),
                 lambda number: {"partition_id": number, "error_code": code, "error_message": message},
             ),
         }

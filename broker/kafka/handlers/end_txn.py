@@ -2,7 +2,7 @@
 
 Answered when every marker is durable and the group offsets are committed, so that a client that is told of a commit can read
 it, and the producer's next transaction does not run into CONCURRENT_TRANSACTIONS. (Kafka answers once the decision is
-durable.) From version 5 on the answer has the epoch with which the producer goes on.
+durable.) From version 5 on the answer has the producer's next epoch.
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """

@@ -1,8 +1,8 @@
 """Fetch: read record batches, and wait for enough of them.
 
 A request of few partitions is handled inline while its records are in the page cache. A cold read goes to the handler pool,
-which reads the records from the disk first, so that no processor waits for the disk. What there is to send, waiting for more of
-it, and the answer are in ``broker/kafka/fetching``.
+which reads the records from the disk first, so that no processor waits for the disk. ``broker/kafka/fetches.py`` reads, waits
+and answers.
 """
 
 from broker.kafka.api import Api, KafkaRequest
@@ -21,7 +21,7 @@ def _parse(context: KafkaContext, request: KafkaRequest, max_entries: int) -> fe
         most = context.metering.fetch_max_bytes(request)
         parsed = parsed._replace(max_bytes=min(parsed.max_bytes, most), min_bytes=min(parsed.min_bytes, most))
     if len(parsed.partitions) > 1:
-        # A partition that is named twice is answered once, as in Kafka: for the last of its entries.
+        # A repeated partition is answered once, as in Kafka: for the last of its entries.
         distinct = {(wanted.topic, wanted.partition): wanted for wanted in parsed.partitions}
         if len(distinct) < len(parsed.partitions):
             return parsed._replace(partitions=list(distinct.values()))

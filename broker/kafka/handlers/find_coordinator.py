@@ -1,7 +1,7 @@
 """FindCoordinator (10): this node coordinates every group and every transaction.
 
-Only brokers ask for the coordinator of a share partition (version 6), to save its state there. Here no API saves it, so they are
-told that nobody does.
+Only brokers ask for the coordinator of a share partition (version 6), to save its state there. No API here saves it, so the
+answer is that there is none.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 GROUP, TRANSACTION = 0, 1
-# What a client must be allowed to describe to be told its coordinator.
+# The client must be allowed to describe the resource to be told its coordinator.
 _RESOURCES = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_ID}
 
 

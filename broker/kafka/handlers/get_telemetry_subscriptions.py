@@ -1,6 +1,7 @@
 """GetTelemetrySubscriptions (71): which metrics a client should push, and how often (KIP-714). As in Kafka, it needs no right.
 
-What a subscription may ask of a client (``configs.client_metrics.FACTS``), from the connection of its request. Any thread.
+``facts_of`` gives the facts about a client that subscriptions may match (``configs.client_metrics.FACTS``), from the connection
+of its request, on any thread.
 
 Tests: tests/kafka/handlers/test_telemetry.py.
 """
@@ -17,14 +18,14 @@ from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-# What Kafka takes a client for that did not say what software it is.
+# Kafka's value for a client that did not name its software.
 _UNKNOWN = "unknown"
-# Characters of a client id that are remembered.
+# Remembered characters of a client id.
 _CLIENT_ID_MAX = 200
 
 
 def facts_of(call: Call) -> dict[str, str]:
-    """Without the client instance id."""
+    """The facts but for the client instance id."""
     session = call.connection.session
     assert isinstance(session, KafkaSession)
     software = session.client_software

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44): set or take back single settings, add to or remove from those that are lists (KIP-339)."""
+"""IncrementalAlterConfigs (44): set or remove single settings, add to or remove from lists (KIP-339)."""
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
@@ -43,7 +43,7 @@ def _changed(config: Any, own: Mapping[str, str], in_force: Callable[[str], str]
         return None
     if operation not in (Operation.APPEND, Operation.SUBTRACT):
         raise RequestError(ErrorCode.invalid_request, f"There is no operation {operation}.")
-    # Where nothing is set yet, a list begins as what is in force: cleanup.policy + compact is "delete,compact".
+    # If nothing is set yet, a list begins with the value in force: cleanup.policy + compact is "delete,compact".
     present = _words(own[config.name] if config.name in own else in_force(config.name))
     if not is_list(config.name):
         raise RequestError(ErrorCode.invalid_config, f"{config.name} is no list: it can only be set.")

@@ -1,7 +1,7 @@
-"""InitProducerId (22): an id for a producer; for one with a transactional id, the next epoch of that id.
+"""InitProducerId (22): an id for a producer; for a producer with a transactional id, the next epoch of that id.
 
-A transactional producer is answered when its epoch is durable: from then on every older one is fenced. What such a one left
-open is aborted first, and CONCURRENT_TRANSACTIONS has the new producer ask again.
+A transactional producer is answered when its epoch is durable: from then on every older producer is fenced. A transaction that
+an older producer left open is aborted first, and CONCURRENT_TRANSACTIONS has the new producer ask again.
 """
 
 from collections.abc import Mapping
@@ -48,14 +48,14 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
 
 
 def _denial(context: KafkaContext, call: Call, transactional_id: str | None) -> ErrorCode:
-    """Who may write to any topic may have an id to do so (KIP-679)."""
+    """A client that may write to any topic may have an id to do so (KIP-679)."""
     connection = call.connection
     if transactional_id is None:
         idempotent = Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER
         allowed = (
             may(context, connection, *idempotent, audited=False)
             or may_with_any(context, connection, Operation.WRITE, ResourceType.TOPIC)
-            or may(context, connection, *idempotent)  # no, and this time it is audited
+            or may(context, connection, *idempotent)  # denied again, and this time audited
         )
         return ErrorCode.none if allowed else ErrorCode.cluster_authorization_failed
     if may(context, connection, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):

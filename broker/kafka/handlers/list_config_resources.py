@@ -1,8 +1,8 @@
-"""ListConfigResources (74): what DescribeConfigs can be asked about, by name. Version 0 is Kafka's ListClientMetricsResources
+"""ListConfigResources (74): the names of resources for DescribeConfigs. Version 0 is Kafka's ListClientMetricsResources
 (KIP-714), and knows client metrics only; version 1 knows all types (KIP-1142), and lists all of them if none is named.
 
-As in Kafka, groups and client metrics are those for which something was set, and nothing is asked of the client but
-DESCRIBE_CONFIGS on the cluster.
+As in Kafka, groups and client metrics are listed if they have settings of their own, and the client needs only DESCRIBE_CONFIGS
+on the cluster.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -45,8 +45,8 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         wanted = frozenset(call.body.resource_types) or _ALL
         if not wanted <= _ALL:
             raise RequestError(ErrorCode.unsupported_version, f"There are no resources of type {min(wanted - _ALL)}.")
-    found = list(chain.from_iterable(_resources(context, kind) for kind in _NAMES if kind in wanted))
-    return {"error_code": ErrorCode.none, "config_resources": call.array(found, _resource)}
+    resources = list(chain.from_iterable(_resources(context, kind) for kind in _NAMES if kind in wanted))
+    return {"error_code": ErrorCode.none, "config_resources": call.array(resources, _resource)}
 
 
 def _resources(context: KafkaContext, kind: ConfigResourceType) -> list[tuple[ConfigResourceType, str]]:

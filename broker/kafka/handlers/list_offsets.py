@@ -1,9 +1,9 @@
 """ListOffsets (2): where a partition begins and ends, and the first offset at or after a time.
 
-Not inline: a look-up by time may read an old segment from the disk, and decompress what a client has written there. Such requests
-have a lane; consumers that only ask where a partition begins and ends do not wait for them.
+Not inline: a look-up by time may read an old segment from the disk, and decompress clients' batches. Such requests have a lane;
+consumers that only ask where a partition begins and ends do not wait for them.
 
-There is no tiered storage: everything is local, and nothing was copied to another tier or waits for that. So the time-out that
+There is no tiered storage: everything is local, and nothing was copied to another tier or waits for that. So the timeout that
 clients send from version 10 on, which is for reading from another tier, has no effect.
 """
 
@@ -21,7 +21,7 @@ from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-# What a client may ask for in place of a time, and the version that brought it.
+# The special values of a timestamp, and the version that introduced each.
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 SINCE_VERSION = {
     LATEST: 1,
@@ -33,7 +33,7 @@ SINCE_VERSION = {
 }
 UNKNOWN = -1
 READ_COMMITTED = 1
-# How long (s) the look-ups of one request go on while others wait. One by itself may take as long as opening 64 MiB of records.
+# How long (s) the look-ups of one request go on while others wait. A single look-up may have to open 64 MiB of records.
 _TURN_S = 0.1
 
 
@@ -88,16 +88,16 @@ def _answer(
         log = online_log(context, topic, wanted.partition_index)
         check_leader_epoch(log, getattr(wanted, "current_leader_epoch", UNKNOWN))  # from version 4 on
         if wanted.timestamp == LATEST:
-            found = (log.last_stable_offset if committed else log.high_watermark, UNKNOWN)
+            position = (log.last_stable_offset if committed else log.high_watermark, UNKNOWN)
         elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
-            found = (log.log_start_offset, UNKNOWN)
+            position = (log.log_start_offset, UNKNOWN)
         elif wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-            found = (UNKNOWN, UNKNOWN)
+            position = (UNKNOWN, UNKNOWN)
         elif wanted.timestamp == MAX_TIMESTAMP:
-            found = log.times.max_timestamp_offset() or (UNKNOWN, UNKNOWN)
+            position = log.times.max_timestamp_offset() or (UNKNOWN, UNKNOWN)
         else:
-            found = log.times.offset_for_timestamp(wanted.timestamp) or (UNKNOWN, UNKNOWN)
-        offset, timestamp = found
+            position = log.times.offset_for_timestamp(wanted.timestamp) or (UNKNOWN, UNKNOWN)
+        offset, timestamp = position
         if (
             committed
             and wanted.timestamp not in (LATEST, EARLIEST, EARLIEST_LOCAL)

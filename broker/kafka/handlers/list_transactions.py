@@ -1,9 +1,9 @@
 """ListTransactions (66): all transactional ids, or those in some states, of some producers, with a transaction that is open for
-longer than so many ms (from version 1 on), or that match a regular expression as a whole (from version 2 on). Those that the
+longer than a number of ms (from version 1 on), or that match a regular expression as a whole (from version 2 on). Ids that the
 client may not describe are left out.
 
-The expression is RE2's. It is matched last, against what the other filters leave, because it costs the most: up to 0.25 s for the
-longest id there can be, without the interpreter's lock.
+The expression is RE2's. It is matched last, against the ids that pass the other filters, because it costs the most: up to 0.25 s
+for the longest possible id, without the interpreter's lock.
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """
@@ -34,19 +34,19 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     longer_ms = milliseconds(getattr(body, "duration_filter", _ANY))
     pattern = getattr(body, "transactional_id_pattern", None)  # as in Kafka, an empty one is none
     matches = compile_regex(pattern).fullmatch if pattern else None
-    error, found = context.transactions.list()
+    error, transactions = context.transactions.list()
     hidden = denied(
         context,
         call.connection,
         Operation.DESCRIBE,
         ResourceType.TRANSACTIONAL_ID,
-        (transactional_id for transactional_id, _ in found),
+        (transactional_id for transactional_id, _ in transactions),
         audited=False,
     )
     now_ms = context.clock.time_ms()
-    found = [
+    transactions = [
         (transactional_id, state)
-        for transactional_id, state in found
+        for transactional_id, state in transactions
         if transactional_id not in hidden
         and (not states or state.phase.value in states)
         and (not producers or state.producer_id in producers)
@@ -55,11 +55,11 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     if matches is not None:
         work = call.work
         matching = []
-        for one in found:
+        for entry in transactions:
             work.checkpoint()
-            if matches(one[0]):
-                matching.append(one)
-        found = matching
+            if matches(entry[0]):
+                matching.append(entry)
+        transactions = matching
     return {
         "error_code": error,
         "unknown_state_filters": sorted(unknown),
@@ -69,7 +69,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
                 "producer_id": state.producer_id,
                 "transaction_state": state.phase.value,
             }
-            for transactional_id, state in found
+            for transactional_id, state in transactions
         ],
     }
 

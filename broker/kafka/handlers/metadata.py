@@ -41,7 +41,7 @@ _INLINE_PARTITIONS_MAX = 500
 _USUAL_PARTITIONS_MAX = 5_000
 # How long (s) a request waits for its topics to be created before the client is told to ask again. They are created all the same.
 _WAIT_S = 2.0
-# Topics in which Kafka keeps what is in the catalogue here. They can be created, but not by asking for them.
+# Topics in which Kafka keeps data that is in the catalogue here. They can be created, but not by asking for them.
 _KAFKAS_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 # Longer frames are not copied, neither for the cache nor to set a correlation id.
 _COPY_MAX_BYTES = 16 * 1024
@@ -49,14 +49,14 @@ _COPY_MAX_BYTES = 16 * 1024
 
 @attrs.frozen
 class _Asked:
-    """A request, and what its client may see."""
+    """A request, and the topics that its client may see."""
 
     request: metadata.MetadataRequest
     generation: int  # of the topics, read before anything was looked up: if a topic changes, the answer is not kept
     names: Collection[str | bytes] | None  # names, or ids of 16 bytes; None: all topics
-    topics: Sequence[TopicInfo]  # if all are asked for, those that the client may see
-    hidden: frozenset[str]  # topics that it may not describe: nothing of them is looked up
-    uncreatable: frozenset[str] = NO_NAMES  # topics that do not exist and that it may not create
+    topics: Sequence[TopicInfo]  # if all are asked for, the visible ones
+    hidden: frozenset[str]  # topics that the client may not describe: they are not looked up
+    uncreatable: frozenset[str] = NO_NAMES  # topics that do not exist and that the client may not create
 
     def is_open(self, name: str) -> bool:
         return name not in self.hidden and name not in self.uncreatable
@@ -79,7 +79,7 @@ def _ask(context: KafkaContext, request: KafkaRequest, parsed: metadata.Metadata
 
 
 def _name(context: KafkaContext, wanted: str | bytes) -> str | None:
-    """The name of a topic that is asked for. None: there is no topic with this id."""
+    """The name of a requested topic. None: there is no topic with this id."""
     if isinstance(wanted, str):
         return wanted
     info = context.logs.topics_by_id.get(wanted)
@@ -95,7 +95,7 @@ def _key(context: KafkaContext, request: KafkaRequest, hidden: frozenset[str]) -
 
 
 def _cached(context: KafkaContext, request: KafkaRequest, asked: _Asked | None = None) -> BytesLike | None:
-    """``asked``: given where an authorizer decides what the client may see."""
+    """``asked``: set if an authorizer decides which topics the client may see."""
     if asked is None:
         return context.metadata_cache.get(_key(context, request, NO_NAMES), context.logs.generation)
     return context.metadata_cache.get(_key(context, request, asked.hidden), asked.generation)
@@ -120,11 +120,11 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> BytesLike | _Asked
         if cached is not None:
             return cached
     assert asked.names is not None
-    found = [_find(context, one) for one in asked.names if one not in asked.hidden]
-    partitions = sum(info.partitions for info in found if info is not None)
+    infos = [_find(context, wanted_topic) for wanted_topic in asked.names if wanted_topic not in asked.hidden]
+    partitions = sum(info.partitions for info in infos if info is not None)
     if partitions > _USUAL_PARTITIONS_MAX:
         return Handover(BULK)
-    if len(found) > _INLINE_TOPICS_MAX or None in found or partitions > _INLINE_PARTITIONS_MAX:
+    if len(infos) > _INLINE_TOPICS_MAX or None in infos or partitions > _INLINE_PARTITIONS_MAX:
         return Handover()
     return asked
 
@@ -143,7 +143,7 @@ def _handle(
         return
     short = len(request.body) <= INLINE_BYTES
     if prepared is None:
-        # After a change many clients ask the same at once: those that waited for a handler find the answer to the first.
+        # After a change many clients ask the same at once: requests that waited for a handler find the answer to the first.
         if context.authorizer is None:
             prepared = _cached(context, request) if short else None
         if prepared is None:
@@ -205,7 +205,7 @@ def _refusal(context: KafkaContext, name: str) -> int | None:
 
 
 def _absent(name: str) -> ErrorCode:
-    """Of a topic that is not there and is not made. Clients do not ask again for one that cannot be."""
+    """The error of a topic that does not exist and is not created. Clients do not ask again for an invalid name."""
     try:
         check_name(name)
     except InvalidTopicName:
@@ -244,7 +244,7 @@ class _Waiting:
             self._ready()
         if (
             context.stopping or connection.closed or connection.finished
-        ):  # whoever waited before that has been told already
+        ):  # requests that waited before that have been told
             self._ready()
 
     def _made(self, failures: Failures) -> None:
@@ -282,10 +282,10 @@ def _answer(
     create: bool,
     failures: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[BytesLike, bool]:
-    """The frame, whose correlation id is still to be set, and whether it may be kept for the same request.
+    """The frame, without the correlation id, and whether it may be kept for equal requests.
 
     ``create``: topics that do not exist are being created, except those with an error code in ``failures`` or an invalid name.
-    Raises ProtocolError where the answer would be too long.
+    Raises ProtocolError if the answer would be too long.
     """
     work = request.work(context)
     parsed = asked.request
@@ -296,21 +296,21 @@ def _answer(
     else:
         for wanted in work.each(asked.names):
             if isinstance(wanted, bytes):
-                found = _by_id(context, request.api_version, asked, wanted, work)
+                entry = _by_id(context, request.api_version, asked, wanted, work)
             elif not asked.is_open(wanted):
-                found = metadata.TopicMetadata(ErrorCode.topic_authorization_failed, wanted)
+                entry = metadata.TopicMetadata(ErrorCode.topic_authorization_failed, wanted)
             elif (info := context.logs.topic(wanted)) is not None:
-                found = _topic(context, info, work)
+                entry = _topic(context, info, work)
             elif create:
                 code = failures.get(wanted) or _refusal(context, wanted) or ErrorCode.leader_not_available
-                found = metadata.TopicMetadata(code, wanted)
+                entry = metadata.TopicMetadata(code, wanted)
             else:
-                found = metadata.TopicMetadata(_absent(wanted), wanted)
-            if found.error:
-                complete = complete and found.error == ErrorCode.topic_authorization_failed
-                context.errors.add(API.label, found.error)
-            topics.append(found)
-    # Also of topics that the client may not see: they are its own rights. Not of an id that says no more than the client knows.
+                entry = metadata.TopicMetadata(_absent(wanted), wanted)
+            if entry.error:
+                complete = complete and entry.error == ErrorCode.topic_authorization_failed
+                context.errors.add(API.label, entry.error)
+            topics.append(entry)
+    # Also for topics that the client may not see: they are its own rights. Not for an id, which would tell nothing new.
     if parsed.include_topic_authorized_operations:
         connection = request.connection
         topics = [
@@ -348,7 +348,7 @@ def _topic(context: KafkaContext, info: TopicInfo, work: Work) -> metadata.Topic
 
 
 def _by_id(context: KafkaContext, version: int, asked: _Asked, topic_id: bytes, work: Work) -> metadata.TopicMetadata:
-    """What the answer says of a topic that is asked for by its id."""
+    """The answer's entry for a topic that is requested by its id."""
     info = context.logs.topics_by_id.get(topic_id)
     if version < metadata.FIRST_BY_TOPIC_ID:
         return metadata.TopicMetadata(ErrorCode.invalid_request, "", topic_id=topic_id)
@@ -361,9 +361,9 @@ def _by_id(context: KafkaContext, version: int, asked: _Asked, topic_id: bytes, 
 
 @attrs.frozen
 class _Partitions(Collection[metadata.PartitionMetadata]):
-    """The partitions of a topic, created one by one while the response is written: there may be 100,000.
+    """The partitions of a topic, created singly while the response is written: there may be 100,000.
 
-    A partition that is offline has its leader in the answer all the same: produce and fetch then tell the client the error,
+    An offline partition has its leader in the answer all the same: produce and fetch then tell the client the error,
     whereas "no leader" would make it ask for metadata until it gives up.
     """
 

@@ -1,7 +1,6 @@
 """OffsetCommit (8): how far a group has read. Answered when it is durable.
 
-From version 10 on topics are named by their ids: what was read of a topic is not committed for another one that was made under
-its name since.
+From version 10 on topics are named by their ids, so an offset of a topic is never committed for a newer topic of the same name.
 """
 
 from collections.abc import Mapping, Set
@@ -23,7 +22,7 @@ _NO_EPOCH = -1
 # The first version that members of the newer protocol (KIP-848) use.
 _EPOCHS_SINCE = 9
 _BY_ID_SINCE = 10
-# Names of topics by their ids, where a request has those.
+# Names of topics by their ids, if a request has ids.
 _NO_IDS: Mapping[UUID | None, str] = {}
 
 
@@ -43,12 +42,12 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
         name = known.get(topic.topic_id) if by_id else topic.name
         info = None if name is None or name in unauthorized else context.logs.topic(name)
         partitions = 0 if info is None else info.partitions
-        for one in topic.partitions:
-            if name is not None and 0 <= one.partition_index < partitions:
-                offsets[name, one.partition_index] = CommittedOffset(
-                    one.committed_offset,
-                    getattr(one, "committed_leader_epoch", _NO_EPOCH),  # from version 6 on
-                    one.committed_metadata or "",
+        for partition in topic.partitions:
+            if name is not None and 0 <= partition.partition_index < partitions:
+                offsets[name, partition.partition_index] = CommittedOffset(
+                    partition.committed_offset,
+                    getattr(partition, "committed_leader_epoch", _NO_EPOCH),  # from version 6 on
+                    partition.committed_metadata or "",
                     now_ms,
                     expire_ms,
                 )
@@ -69,9 +68,9 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
 
 
 def _names(context: KafkaContext, topics: Any) -> Mapping[UUID | None, str]:
-    """Those of these topics that there are."""
+    """The names of the topics that exist."""
     ids = {topic.topic_id for topic in topics if topic.topic_id is not None}
-    return {one: info.name for one in ids if (info := context.logs.topic_by_id(one)) is not None}
+    return {topic_id: info.name for topic_id in ids if (info := context.logs.topic_by_id(topic_id)) is not None}
 
 
 def _fields(

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): forget how far a group has read of topics that it does not read any more."""
+"""OffsetDelete (47): forget a group's offsets of topics that it no longer reads."""
 
 from collections.abc import Set
 from typing import Any
@@ -23,7 +23,9 @@ def handle(context: KafkaContext, call: Call) -> None:
         info = None if topic.name in unauthorized else context.logs.topic(topic.name)
         partitions = 0 if info is None else info.partitions
         known += [
-            (topic.name, one.partition_index) for one in topic.partitions if 0 <= one.partition_index < partitions
+            (topic.name, partition.partition_index)
+            for partition in topic.partitions
+            if 0 <= partition.partition_index < partitions
         ]
 
     def reply(error: ErrorCode, errors: Errors) -> None:
@@ -44,10 +46,10 @@ def _fields(body: Any, error: ErrorCode, errors: Errors, unauthorized: Set[str])
             "name": topic.name,
             "partitions": [
                 {
-                    "partition_index": one.partition_index,
-                    "error_code": errors.get((topic.name, one.partition_index), otherwise(topic.name)),
+                    "partition_index": partition.partition_index,
+                    "error_code": errors.get((topic.name, partition.partition_index), otherwise(topic.name)),
                 }
-                for one in topic.partitions
+                for partition in topic.partitions
             ],
         }
         for topic in body.topics

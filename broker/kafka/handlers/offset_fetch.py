@@ -1,6 +1,6 @@
 """OffsetFetch (9): how far groups have read. Before version 8 a request names one group, from then on any number.
 
-From version 10 on topics are named by their ids. A topic that was deleted is then left out where all are asked for, as in Kafka.
+From version 10 on topics are named by their ids. Where all topics are asked for, deleted ones are then left out, as in Kafka.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -26,9 +26,8 @@ NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_ms=-1)
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
-    """With ``require_stable`` (from version 7 on), a partition of which an undecided transaction commits an offset is refused
-    with UNSTABLE_OFFSET_COMMIT: the client asks again. A group that is named twice is refused; a partition that is named
-    twice is answered once."""
+    """With ``require_stable`` (from version 7 on), a partition with an offset of an undecided transaction is refused with
+    UNSTABLE_OFFSET_COMMIT: the client asks again. A repeated group is refused; a repeated partition is answered once."""
     body = call.body
     stable = getattr(body, "require_stable", False)
     if call.api_version >= 8:
@@ -42,7 +41,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
 
         return {"groups": call.array(body.groups, answer)}
     fields = _group(context, call, body, stable)
-    if call.api_version < 2 and fields["error_code"]:  # these have no error but the partitions'
+    if call.api_version < 2 and fields["error_code"]:  # only partitions have errors
         fields["topics"] = [
             _topic((topic.name, [(index, None) for index in topic.partition_indexes]), fields["error_code"])
             for topic in body.topics
@@ -51,7 +50,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
 
 
 def _group(context: KafkaContext, call: Call, wanted: Any, stable: bool) -> dict[str, Any]:
-    """Of topics that the client may not describe nothing is looked up; where all are asked for, they are left out."""
+    """Topics that the client may not describe are not looked up; if all are asked for, they are left out."""
     connection, describe = call.connection, Operation.DESCRIBE
     if not may(context, connection, describe, ResourceType.GROUP, wanted.group_id):
         return {"error_code": ErrorCode.group_authorization_failed, "topics": []}
@@ -63,7 +62,7 @@ def _group(context: KafkaContext, call: Call, wanted: Any, stable: bool) -> dict
     if error:
         return {"error_code": error, "topics": []}
     by_id = call.api_version >= _BY_ID_SINCE
-    ids: dict[str, UUID] = {}  # of topics that are named by them
+    ids: dict[str, UUID] = {}  # by name, if the request has ids
     unknown: list[tuple[UUID | None, list[int]]] = []
     if wanted.topics is None:
         topics = None
@@ -78,18 +77,18 @@ def _group(context: KafkaContext, call: Call, wanted: Any, stable: bool) -> dict
         if hidden:
             refused = [(name, [(index, None) for index in indexes]) for name, indexes in topics if name in hidden]
             topics = [topic for topic in topics if topic[0] not in hidden]
-    error, found = context.groups.offsets.fetch(wanted.group_id, topics)
+    error, fetched = context.groups.offsets.fetch(wanted.group_id, topics)
     if topics is None:
-        names = (name for name, _ in found)
+        names = (name for name, _ in fetched)
         hidden = denied(context, connection, describe, ResourceType.TOPIC, names, audited=False)
         if hidden:
-            found = [topic for topic in found if topic[0] not in hidden]
+            fetched = [topic for topic in fetched if topic[0] not in hidden]
         if by_id:
-            ids = {name: info.topic_id for name, _ in found if (info := context.logs.topic(name)) is not None}
-            found = [topic for topic in found if topic[0] in ids]
+            ids = {name: info.topic_id for name, _ in fetched if (info := context.logs.topic(name)) is not None}
+            fetched = [topic for topic in fetched if topic[0] in ids]
     unstable = set()
     if stable:
-        asked = [(name, [index for index, _ in partitions]) for name, partitions in found]
+        asked = [(name, [index for index, _ in partitions]) for name, partitions in fetched]
         unstable = context.groups.offsets.unstable(wanted.group_id, asked)
     if error:
         refused, unknown = [], []
@@ -109,8 +108,8 @@ def _group(context: KafkaContext, call: Call, wanted: Any, stable: bool) -> dict
         return {"topic_id": topic_id, "partitions": partitions}
 
     if unknown:
-        return {"error_code": error, "topics": call.array([*found, *refused, *unknown], answer_any)}
-    return {"error_code": error, "topics": call.array([*found, *refused] if refused else found, answer)}
+        return {"error_code": error, "topics": call.array([*fetched, *refused, *unknown], answer_any)}
+    return {"error_code": error, "topics": call.array([*fetched, *refused] if refused else fetched, answer)}
 
 
 def _distinct(topics: Iterable[tuple[T, Sequence[int]]]) -> list[tuple[T, list[int]]]:
@@ -123,8 +122,8 @@ def _distinct(topics: Iterable[tuple[T, Sequence[int]]]) -> list[tuple[T, list[i
 def _by_id(
     context: KafkaContext, topics: Any, ids: dict[str, UUID]
 ) -> tuple[list[tuple[str, list[int]]], list[tuple[UUID | None, list[int]]]]:
-    """The names of topics, with which ``ids`` is filled, and the ids that nobody has; each with partitions."""
-    found: list[tuple[str, list[int]]] = []
+    """The names of topics, which are also added to ``ids``, and the unknown ids; each with partitions."""
+    known: list[tuple[str, list[int]]] = []
     unknown: list[tuple[UUID | None, list[int]]] = []
     for topic_id, indexes in _distinct((topic.topic_id, topic.partition_indexes) for topic in topics):
         info = None if topic_id is None else context.logs.topic_by_id(topic_id)
@@ -132,8 +131,8 @@ def _by_id(
             unknown.append((topic_id, indexes))
         else:
             ids[info.name] = info.topic_id
-            found.append((info.name, indexes))
-    return found, unknown
+            known.append((info.name, indexes))
+    return known, unknown
 
 
 def _topic(topic: FetchedTopic, error: ErrorCode, unstable: Set[Partition] = frozenset()) -> dict[str, Any]:

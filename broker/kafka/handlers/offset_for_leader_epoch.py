@@ -25,9 +25,11 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     def answer(topic: Any) -> dict[str, Any]:
         name = topic.topic
         if name in unauthorized:
-            partitions = call.array(topic.partitions, lambda one: _error(one, ErrorCode.topic_authorization_failed))
+            partitions = call.array(
+                topic.partitions, lambda partition: _error(partition, ErrorCode.topic_authorization_failed)
+            )
         else:
-            partitions = call.array(topic.partitions, lambda one: _answer(context, name, one))
+            partitions = call.array(topic.partitions, lambda partition: _answer(context, name, partition))
         return {"topic": name, "partitions": partitions}
 
     return {"topics": call.array(call.body.topics, answer)}

@@ -1,6 +1,6 @@
 """SaslAuthenticate (36): one token of a login. After version 0 of SaslHandshake a token comes without a request around it.
 
-A token that takes long to look at goes to a handler, in the lane of logins. The session is changed on its processor.
+A token that takes long to evaluate goes to a handler, in the lane of logins. The session is changed on its processor.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
 
 _HANDOVER = Handover(LOGIN)
-# The longest request of SCRAM is a quarter of this. A client that sends more waits with the slow ones.
+# The longest request of SCRAM is a quarter of this. Longer requests wait with the slow mechanisms'.
 _INLINE_MAX_BYTES = 16 * 1024
 _ALREADY = "SaslAuthenticate request received after successful authentication"
 
@@ -91,7 +91,7 @@ def _answer(request: KafkaRequest, token: bytes, lifetime_ms: int) -> bytes:
 
 
 def _refusal(request: KafkaRequest, session: SaslSession) -> bytes:
-    """Empty for a token without a request: it has no way to answer that it was refused."""
+    """Empty for a token without a request, for which there is no form of a refusal."""
     if request.api is RAW_API:
         return b""
     fields = {

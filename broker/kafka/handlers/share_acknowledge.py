@@ -45,7 +45,7 @@ def _handle(
 
 
 class _Call:
-    """One request, until all is durable."""
+    """A request, until its acknowledgements are durable."""
 
     __slots__ = ("_acknowledging", "_context", "_outbox", "_parsed", "_request", "_session", "_settings")
 
@@ -82,9 +82,9 @@ class _Call:
             AcknowledgedPartition(partition, code, message)
             for partition, (code, message) in self._acknowledging.results.items()
         ]
-        for one in partitions:
-            if one.error:
-                self._context.errors.add(API.label, one.error)
+        for acknowledged in partitions:
+            if acknowledged.error:
+                self._context.errors.add(API.label, acknowledged.error)
         lock_ms = self._settings.record_lock_duration_ms
         response = acknowledge_response(request.correlation_id, request.api_version, 0, None, lock_ms, partitions)
         self._outbox.send(request, [response])

@@ -1,6 +1,6 @@
-"""ShareFetch (KIP-932): the records that a member of a share group gets, and its acknowledgements of others.
+"""ShareFetch (KIP-932): records for a member of a share group, and its acknowledgements of others.
 
-Inline where the request is short, and nothing has to be read from the disk. ``broker/kafka/share/fetch_call.py`` does the rest.
+Inline if the request is short and nothing has to be read from the disk. ``broker/kafka/share/fetch_call.py`` does the rest.
 """
 
 from broker.errors import RequestError
@@ -28,10 +28,10 @@ from protocol.kafka.messages.share_fetch import (
 # Characters of a member's id.
 _MEMBER_ID_MAX = 255
 
-# Single acknowledgements that a processor carries out: some 10 us each.
+# The most single acknowledgements that a processor carries out: some 10 us each.
 _INLINE_ACKNOWLEDGEMENTS = 500
-# Offsets that it acknowledges alike. Usually they are few ranges. A member that has renewed the lock of every other record has as
-# many ranges as offsets, each of which takes 1 or 2 us.
+# The most offsets with equal acknowledgements. Usually these are few ranges, but a member that has renewed the lock of every
+# other record has as many ranges as offsets, each of which takes 1 or 2 us.
 _INLINE_OFFSETS = 5_000
 
 
@@ -41,7 +41,7 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> ShareFetchRequest 
 
 
 def has_many_acknowledgements(parsed: ShareFetchRequest | ShareAcknowledgeRequest) -> bool:
-    """It takes a handler to carry them out."""
+    """Whether they have to be carried out by a handler."""
     single = offsets = 0
     for _, batches in parsed.partitions:
         for first, last, types in batches:
@@ -73,7 +73,7 @@ def _handle(
 
 
 def check(context: KafkaContext, request: KafkaRequest, parsed: ShareFetchRequest | ShareAcknowledgeRequest) -> None:
-    """Who is asking. Raises RequestError."""
+    """Checks the group, the member and its rights. Raises RequestError."""
     if not context.features.level(SHARE_VERSION):
         raise RequestError(ErrorCode.unsupported_version, "The feature share.version is at level 0.")
     require(context, request.connection, Operation.READ, ResourceType.GROUP, parsed.group_id)

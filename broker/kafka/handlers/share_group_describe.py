@@ -1,4 +1,4 @@
-"""ShareGroupDescribe (77, KIP-932): the members of share groups, what they subscribe to, and what they read."""
+"""ShareGroupDescribe (77, KIP-932): the members of share groups, their subscriptions, and their assignments."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -57,14 +57,14 @@ def _group(context: KafkaContext, call: Call, group_id: str) -> dict[str, Any]:
 
 
 def _names(context: KafkaContext, group: ShareGroupDescription) -> dict[UUID, str]:
-    """The topics that members subscribe to, by their present ids: others are not assigned for long."""
+    """The names of the members' topics by their present ids: older ids are soon no longer assigned."""
     names = dict.fromkeys(name for member in group.members for name in member.subscribed_topic_names)
-    found = {}
+    by_id = {}
     for name in names:
         info = context.logs.topic(name)
         if info is not None:
-            found[info.topic_id] = name
-    return found
+            by_id[info.topic_id] = name
+    return by_id
 
 
 def _member(member: MemberDescription, names: Mapping[UUID, str], hidden: frozenset[str]) -> dict[str, Any]:

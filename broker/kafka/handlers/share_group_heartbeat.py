@@ -1,7 +1,7 @@
-"""ShareGroupHeartbeat (76, KIP-932): a consumer joins a share group, stays in it or leaves it, and learns what it may read.
+"""ShareGroupHeartbeat (76, KIP-932): a consumer joins a share group, stays in it or leaves it, and learns its assignment.
 
-Inline: a heartbeat that changes nothing is answered at once, any other when what it has changed is durable. Nearly all of them
-change nothing, so these are read and answered without the schema.
+Inline: a heartbeat that changes nothing is answered at once, any other when its changes are durable. Nearly all heartbeats change
+nothing, so these are read and answered without the schema.
 """
 
 from functools import partial
@@ -40,22 +40,22 @@ _MESSAGES = {
 
 def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
     try:
-        said = parse_unchanged(request.frame, request.body_offset)
-        if said is None:
+        unchanged = parse_unchanged(request.frame, request.body_offset)
+        if unchanged is None:
             _handle_any(context, request, outbox)
         else:
-            _handle_unchanged(context, request, outbox, said)
+            _handle_unchanged(context, request, outbox, unchanged)
     except RequestError as error:
         code, message = error_fields(error)
         Call(context, request, outbox, None).reply({"error_code": code, "error_message": message})
 
 
-def _handle_unchanged(context: KafkaContext, request: KafkaRequest, outbox: Outbox, said: Unchanged) -> None:
-    group_id, member_id, epoch = said
+def _handle_unchanged(context: KafkaContext, request: KafkaRequest, outbox: Outbox, unchanged: Unchanged) -> None:
+    group_id, member_id, epoch = unchanged
     _check_rights(context, request.connection, group_id)
     _check(group_id, member_id, epoch, None, None)
     interval_ms = context.groups.share_settings(group_id).heartbeat_interval_ms
-    # A member that has nothing new to say is known by its id.
+    # A member that reports no change is known by its id.
     heartbeat = HeartbeatRequest(member_id, epoch, "", "")
     reply = partial(_reply, context, request, outbox, interval_ms)
     result = context.groups.share.heartbeat(group_id, heartbeat, reply)
@@ -106,7 +106,7 @@ def _check_member_id(member_id: str) -> None:
 
 
 def _check(group_id: str, member_id: str, epoch: int, rack_id: str | None, names: Any) -> None:
-    """Raises RequestError for what is no heartbeat, as Kafka does."""
+    """Raises RequestError for an invalid heartbeat, as Kafka does."""
     _check_member_id(member_id)
     if not group_id.strip():
         raise RequestError(ErrorCode.invalid_request, "Give a group id.")

@@ -26,7 +26,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
         generation=body.generation_id,
         protocol_type=protocol_type,
         protocol_name=protocol_name,
-        assignments={one.member_id: one.assignment for one in body.assignments},
+        assignments={member.member_id: member.assignment for member in body.assignments},
     )
     context.groups.sync(body.group_id, request, lambda result: call.reply(_fields(result)))
     return None

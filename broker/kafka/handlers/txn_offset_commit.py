@@ -17,11 +17,11 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 _NOBODY = -1
-# Since then clients know that a transaction can be aborted and the producer go on.
+# From here on clients know TRANSACTION_ABORTABLE: the producer can abort and go on.
 _ABORTABLE_SINCE = 4
 # From here on the request adds the group to the transaction, which AddOffsetsToTxn does for older clients (KIP-890).
 _ADDS_SINCE = 5
-# Kafka's group coordinator answers in its own terms what the transaction coordinator tells it.
+# Kafka's group coordinator translates the transaction coordinator's errors into its own.
 _TRANSLATED = {
     ErrorCode.producer_fenced: ErrorCode.invalid_producer_epoch,
     ErrorCode.concurrent_transactions: ErrorCode.coordinator_not_available,
@@ -32,7 +32,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     request = call.body
     denial = _denial(context, call)
     if denial:
-        asked = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
+        asked = [(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
         return _fields(request, dict.fromkeys(asked, denial))
     topics = (topic.name for topic in request.topics)
     unauthorized = denied(context, call.connection, Operation.READ, ResourceType.TOPIC, topics)
@@ -40,9 +40,9 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     offsets: Offsets = {}
     errors: dict[Partition, ErrorCode] = {}
     for topic in request.topics:
-        for one in topic.partitions:
-            key = (topic.name, one.partition_index)
-            metadata = one.committed_metadata or ""
+        for partition in topic.partitions:
+            key = (topic.name, partition.partition_index)
+            metadata = partition.committed_metadata or ""
             if topic.name in unauthorized:
                 errors[key] = ErrorCode.topic_authorization_failed
             elif context.logs.get(*key) is None:
@@ -50,8 +50,8 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
             elif len(metadata) > context.config.offset_metadata_max_bytes:
                 errors[key] = ErrorCode.offset_metadata_too_large
             else:
-                leader_epoch = getattr(one, "committed_leader_epoch", -1)  # from version 2 on
-                offsets[key] = CommittedOffset(one.committed_offset, leader_epoch, metadata, now_ms)
+                leader_epoch = getattr(partition, "committed_leader_epoch", -1)  # from version 2 on
+                offsets[key] = CommittedOffset(partition.committed_offset, leader_epoch, metadata, now_ms)
     if not request.transactional_id or not request.group_id:
         error = ErrorCode.invalid_group_id if request.transactional_id else ErrorCode.invalid_request
         return _fields(request, dict.fromkeys([*offsets, *errors], error))
@@ -91,10 +91,10 @@ def _fields(request: Any, errors: Mapping[Partition, ErrorCode]) -> Mapping[str,
                 "name": topic.name,
                 "partitions": [
                     {
-                        "partition_index": one.partition_index,
-                        "error_code": errors[topic.name, one.partition_index],
+                        "partition_index": partition.partition_index,
+                        "error_code": errors[topic.name, partition.partition_index],
                     }
-                    for one in topic.partitions
+                    for partition in topic.partitions
                 ],
             }
             for topic in request.topics

@@ -1,7 +1,7 @@
 """UpdateFeatures (57): finalize levels of features, as ``kafka-features.sh upgrade`` and ``downgrade`` do.
 
 All of the changes are made, or none. The new levels are durable when the request is answered, and told to every client that
-connects from then on; a client that is connected goes on with the level that it has read, as with Kafka.
+connects from then on; a connected client keeps the level that it has read, as with Kafka.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ log = get_logger("kafka")
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 # Version 0 has a flag instead: whether a downgrade is allowed.
 _FIRST_WITH_TYPES = 1
-# The first version that answers with one error for all.
+# The first version with one error for all.
 _FIRST_WITHOUT_RESULTS = 2
 
 
@@ -60,7 +60,7 @@ def _as_words(levels: Mapping[str, int]) -> dict[str, int]:
 
 
 def _refusal(context: KafkaContext, version: int, update: Any) -> str:
-    """Why this level may not be finalized; nothing if it may. In Kafka's words."""
+    """Why this level may not be finalized, in Kafka's words; empty if it may."""
     if version < _FIRST_WITH_TYPES:
         kind = _SAFE_DOWNGRADE if update.allow_downgrade else _UPGRADE
     else:

@@ -1,7 +1,7 @@
-"""WriteTxnMarkers (27): an operator aborts what a producer has open in a partition (``kafka-transactions.sh abort``).
+"""WriteTxnMarkers (27): an operator aborts a producer's open transaction in a partition (``kafka-transactions.sh abort``).
 
-Between Kafka's brokers it carries the coordinator's decisions; here no other broker decides anything, so a commit is refused. And
-an operator cannot end half of a transaction: if the coordinator knows it, all of it is aborted and its producer fenced.
+Between Kafka's brokers it carries the coordinator's decisions; here no other broker decides anything, so a commit is refused. An
+operator cannot end half of a transaction: if the coordinator knows it, all of it is aborted and its producer fenced.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-# Markers of one request: each is written and fsynced, which whoever else waits for an fsync waits for. An operator sends one for
-# each partition that a transaction hangs in.
+# Markers of one request: each is written and fsynced, which delays all other waits for an fsync. An operator sends a marker for
+# each partition of a hanging transaction.
 _MARKERS_MAX = 1000
 
 
@@ -43,11 +43,11 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
 
 def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:
     code = ErrorCode(error.code)
-    return {"markers": [_fields(one, dict.fromkeys(_partitions(one), code)) for one in call.body.markers]}
+    return {"markers": [_fields(marker, dict.fromkeys(_partitions(marker), code)) for marker in call.body.markers]}
 
 
 def _partitions(marker: Any) -> frozenset[Partition]:
-    return frozenset((topic.name, one) for topic in marker.topics for one in topic.partition_indexes)
+    return frozenset((topic.name, index) for topic in marker.topics for index in topic.partition_indexes)
 
 
 class _Answer:
@@ -86,7 +86,7 @@ def _fields(marker: Any, errors: dict[Partition, ErrorCode]) -> Mapping[str, Any
 
 
 def _known(error: ErrorCode) -> ErrorCode:
-    """Who asks knows no producers that are fenced, only old epochs."""
+    """The callers of this API know no fenced producers, only old epochs."""
     return ErrorCode.invalid_producer_epoch if error == ErrorCode.producer_fenced else error
 
 

@@ -1,14 +1,14 @@
-"""The batches of a Produce request to the logs of their partitions: the checks that are Kafka's, and the results for the answer.
+"""Appends the batches of a Produce request to the logs of their partitions: Kafka's checks, and the results for the answer.
 
 ``handlers/produce.py`` brings every request to ``produce``, as groups of batches for one partition each. Nearly all requests are
-runs, and nearly all of their batches are usual: ``Appender.append_run`` writes those of a group at once. The first one that is
-not, and those behind it, are appended one by one, as if each had come alone; so is each batch of a request that is not a run.
+runs, and nearly all of their batches are usual: ``Appender.append_run`` writes those of a group at once. The first unusual batch
+and those behind it are appended one by one, as if each had come alone; so is each batch of a request that is not a run.
 
-On the connection's processor, or on a handler thread. With ``acks=all`` the request waits for an fsync without a thread: the
-answer comes on the thread that has synced the last log, or on the timer's if the request times out.
+Runs on the connection's processor, or on a handler thread. With ``acks=all`` the request waits for an fsync without a thread: the
+answer is sent by the thread that has synced the last log, or by the timer's if the request times out.
 
-From version 13 on a request names topics by their ids, as 16 bytes, and everything here looks up by what the request says. So
-records for a topic that was deleted never get into a new topic under the old name.
+From version 13 on a request names topics by their ids, as 16 bytes. Everything here looks up by the request's own key, name or
+id, so records for a deleted topic never get into a new topic under the old name.
 
 Tests: tests/kafka/handlers/test_produce.py,
 tests/kafka/handlers/test_produce_runs.py,
@@ -43,7 +43,7 @@ SLOW_FOR_S = 1.0
 _ZSTD_SINCE = 7
 # The position in a batch of the byte whose TRANSACTIONAL bit says that the batch belongs to a transaction.
 _ATTRIBUTES = 22
-# Since then clients know that a transaction can be aborted and the producer go on.
+# From here on clients know TRANSACTION_ABORTABLE: the producer can abort and go on.
 _ABORTABLE_SINCE = 11
 # The errors of partitions to which a request must not append, by topic and partition as the request calls them.
 Refusals = Mapping[tuple[str | bytes, int], ErrorCode]
@@ -56,14 +56,14 @@ class Group(NamedTuple):
     partition: int
     log: Log | None  # None: there is no such partition
     indexes: Sequence[int]  # of the batches' results among those of the request
-    records: Sequence[memoryview]  # writable; empty where the request has none
-    # Only of a run: what packs the usual responses, and the correlation ids for them.
+    records: Sequence[memoryview]  # writable; empty if the request has none
+    # Only for a run: the packer of the usual responses, and their correlation ids.
     template: Template | None
     correlation_ids: Sequence[int]
 
 
 class Batches(NamedTuple):
-    """What a request wants to have stored."""
+    """The batches that a request wants to have stored."""
 
     groups: Sequence[Group]
     acks: int
@@ -72,13 +72,13 @@ class Batches(NamedTuple):
 
 
 class RunRequest(KafkaRequest):
-    """Several Produce requests that are handled together, of one batch each. They have a response each. ``correlation_id`` is
-    that of the last one."""
+    """Several Produce requests of one batch each that are handled together, each with its own response. ``correlation_id`` is
+    the last request's."""
 
     __slots__ = ("batches", "correlation_ids", "count")
 
     count: int
-    # None since it is handled: while it waits for an fsync, the memory of its records is used again.
+    # None once it is handled: while it waits for an fsync, the memory of its records is used again.
     batches: Batches | None
     correlation_ids: Sequence[int]
 
@@ -88,7 +88,7 @@ def is_transactional(records: memoryview) -> bool:
 
 
 def produce(context: KafkaContext, request: KafkaRequest, outbox: Outbox, batches: Batches, refused: Refusals) -> None:
-    """Append the batches, but for those of partitions that are ``refused``, and answer: with ``acks=all`` when all is durable."""
+    """Append the batches, except those of ``refused`` partitions, and answer: with ``acks=all`` when all are durable."""
     groups, acks, timeout_ms, _ = batches
     written: list[Written] = []
     results: Any  # a list of results, or of the responses of a run
@@ -124,7 +124,7 @@ def _store_run(
     refused: Refusals,
     written: list[Written],
 ) -> list[bytes]:
-    """Append the batches of one partition. Returns the responses, and adds to ``written`` what has to become durable first."""
+    """Append a partition's batches. Returns the responses, and adds to ``written`` the appends to make durable first."""
     topic, partition, log, indexes, records, template, correlation_ids = group
     assert template is not None
     acks = batches.acks
@@ -147,7 +147,7 @@ def _store_run(
         stored = len(responses)
         if acks == -1 and stored:
             written.append(Written(indexes[:stored], topic, log))
-    for number in range(len(responses), len(records)):  # those that `append_run` has left
+    for number in range(len(responses), len(records)):  # the batches that `append_run` did not take
         result = _store_one(context, request, batches, group, number, refused, written)
         responses.append(_response(request, indexes[number], result))
     return responses
@@ -162,12 +162,12 @@ def _store_one(
     refused: Refusals,
     written: list[Written],
 ) -> PartitionResult:
-    """The same for one batch, whatever it is like: the one with this number in its group."""
+    """The same for any one batch, by its number in its group."""
     topic, partition, log, indexes, all_records, template, _ = group
     acks, records = batches.acks, all_records[number]
     error = refused.get((topic, partition)) if refused else None
     if template is not None and context.authorizer is not None and is_transactional(records):
-        # It needs the right to a transactional id, which the requests of a run do not have.
+        # It needs the right to a transactional id, and the requests of a run have none.
         error = ErrorCode.transactional_id_authorization_failed
     if error is None:
         result = _append(context, request, batches, topic, partition, log, records)
@@ -183,7 +183,7 @@ def _store_one(
 
 
 def _response(request: RunRequest, index: int, result: PartitionResult) -> bytes:
-    """The response to one of the requests of a run."""
+    """The response to a request of a run."""
     return response(request.correlation_ids[index], request.api_version, [result], 0)
 
 
@@ -194,7 +194,7 @@ def _answer(
     results: list[Any],
     undurable: Iterable[Undurable],
 ) -> None:
-    """Send the results; of a run, the responses. What was written is durable, but for ``undurable``."""
+    """Send the results, or a run's responses. All appends are durable, except ``undurable``."""
     for (indexes, topic, log), error, message in undurable:
         failed = PartitionResult(topic, log.partition, error, -1, -1, log.log_start_offset, message)
         for index in indexes:
@@ -220,7 +220,7 @@ def _append(
     log: Log | None,
     records: memoryview,
 ) -> PartitionResult:
-    """Append one batch, or say why not."""
+    """Append a batch, or return the error."""
     if log is None:
         is_unknown_id = isinstance(topic, bytes) and topic not in context.logs.topics_by_id
         absent = ErrorCode.unknown_topic_id if is_unknown_id else ErrorCode.unknown_topic_or_partition
@@ -237,7 +237,7 @@ def _append(
         code = code_of(error)
         transactional_id = batches.transactional_id
         if isinstance(error, InvalidTransactionState) and transactional_id is not None:
-            # The log knows no more than that the producer may not; the coordinator knows why.
+            # The log knows only that the producer may not; the coordinator knows why.
             header = read_header(records)
             code = context.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
             if code == ErrorCode.invalid_txn_state and request.api_version >= _ABORTABLE_SINCE:
@@ -256,7 +256,7 @@ def _append(
 def _refused(
     context: KafkaContext, request: KafkaRequest, batches: Batches, log: Log, records: memoryview
 ) -> tuple[ErrorCode, str | None] | None:
-    """The error, with a message, of a batch that Kafka's rules keep from the log; None: it may be appended."""
+    """The error, with a message, if Kafka's rules forbid the batch; None: it may be appended."""
     acks = batches.acks
     if acks not in (0, 1, -1):
         return ErrorCode.invalid_required_acks, None
@@ -276,7 +276,7 @@ def _refused(
 
 
 def _append_traced(context: KafkaContext, request: KafkaRequest, log: Log, records: memoryview) -> AppendInfo:
-    """Append, and note when on the request."""
+    """Append, and note the times on the request."""
     began = context.clock.monotonic()
     info = log.append(records, now_ms=context.clock.time_ms())
     ended = context.clock.monotonic()
@@ -285,7 +285,7 @@ def _append_traced(context: KafkaContext, request: KafkaRequest, log: Log, recor
 
 
 def _record_errors(log: Log, error: Refusal) -> Sequence[tuple[int, str]]:
-    """The numbers of the records of the batch that were at fault (KIP-467), each with Kafka's message."""
+    """The indexes of the batch's invalid records (KIP-467), each with Kafka's message."""
     if isinstance(error, InvalidTimestamp):
         return [(number, error.message) for number in error.numbers]
     if not isinstance(error, KeylessRecords):
@@ -298,12 +298,12 @@ def _record_errors(log: Log, error: Refusal) -> Sequence[tuple[int, str]]:
 def _transaction_error(
     context: KafkaContext, request: KafkaRequest, log: Log, records: memoryview, transactional_id: str | None
 ) -> ErrorCode:
-    """The error of a transaction's batch whose producer does not have the transactional id of the request, or whose predecessor
-    is not in the log.
+    """The error of a transaction's batch if its producer does not have the request's transactional id, or if its predecessor is
+    not in the log.
 
     With transactions version 2 each transaction has an epoch of its own and begins with 0, and a log forgets no producer with
-    an open transaction. So a log that does not know the producer lacks what came before: it was refused, or the topic was made
-    anew. In the classic flow the log may have forgotten the producer between two transactions.
+    an open transaction. So a log that does not know the producer lacks the earlier batches: they were refused, or the topic was
+    created again. In the classic flow the log may have forgotten the producer between two transactions.
     """
     try:
         header = read_header(records)

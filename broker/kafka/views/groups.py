@@ -1,10 +1,9 @@
 """``/api/v1/groups``: type, state, members, and the lag of each group in records and in time. Where the coordinator assigns the
-partitions, also the epochs and the target assignment of each member.
+partitions, also the epochs and the target assignment of each member. Share groups are shown with their members, where they begin
+in each partition, and how far they are behind.
 
 The list gives the lag of all groups of a page, in time only for as many partitions as a page may look up in the logs. The
-description of a group gives its partitions up to a bound, those that are furthest behind first. What is not known is null.
-
-What ``/api/v1/groups`` shows of share groups: who reads what, where the group begins, and how far it is behind.
+description of a group gives its partitions up to a bound, those furthest behind first. Unknown figures are null.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +43,7 @@ def total_share_lag(offsets: Offsets) -> int:
 
 
 def members_of(context: ViewContext, call: Call, group: ShareGroupDescription, most: int) -> list[dict[str, Any]]:
-    """The first ``most`` members, with what they have of the topics that the client may describe."""
+    """The first ``most`` members, with their partitions of the topics that the client may describe."""
     names: dict[object, str] = {}
     for topic in {name for member in group.members for name in member.subscribed_topic_names}:
         info = context.kafka.logs.topic(topic)
@@ -67,7 +66,7 @@ def members_of(context: ViewContext, call: Call, group: ShareGroupDescription, m
 
 
 def partitions_of(context: ViewContext, offsets: Offsets, most: int) -> list[dict[str, Any]]:
-    """The partitions that are furthest behind. Several members may read one, so none is named."""
+    """The partitions that are furthest behind. Several members may read a partition, so none is named."""
     behind = sorted(offsets.items(), key=lambda item: (-item[1].lag, item[0]))
     shown = []
     for (topic, partition), offset in behind[:most]:
@@ -87,13 +86,13 @@ def partitions_of(context: ViewContext, offsets: Offsets, most: int) -> list[dic
     return shown
 
 
-# Partitions that a page looks at, and of those the ones whose lag in time it looks up.
+# Partitions that a page looks at, and partitions with a looked-up lag in time.
 _PARTITIONS_MAX = 100_000
 _TIMED_MAX = 5_000
-# Partitions, those with a lag in time, and members that are shown of one group, and topics that are named.
+# Shown partitions of a group, those with a lag in time, shown members, and named topics.
 _SHOWN_MAX = 2_000
 _TOPICS_SHOWN = 100
-# Bytes of assignments that are read of one group.
+# Bytes of a group's assignments that are read.
 _ASSIGNMENTS_MAX_BYTES = 1024 * 1024
 
 
@@ -181,7 +180,7 @@ class Groups:
         )
 
     def _classic_members(self, call: Call, name: str) -> tuple[list[Any], list[tuple[str, dict[str, list[int]]]]]:
-        """What is shown of the members, and what each has been assigned."""
+        """The members as they are shown, and their assignments."""
         _, description = self._groups.describe(name)
         assigned = list(self._assigned(call, description)) if description.protocol_type == CONSUMER else []
         of_member = dict(assigned)
@@ -200,7 +199,7 @@ class Groups:
     def _consumer_members(
         self, call: Call, group: ConsumerGroupDescription
     ) -> tuple[list[Any], list[tuple[str, dict[str, list[int]]]], dict[str, Any]]:
-        """The same of a group of the newer protocol, and what only such a group has."""
+        """The same for a group of the newer protocol, and the fields that only such a group has."""
         name_of = self._groups.topics.now.name_of
         visible: dict[UUID, str | None] = {}
 
@@ -258,7 +257,7 @@ class Groups:
         return [topic for topic in topics if self._context.may_describe(call, ResourceType.TOPIC, topic)]
 
     def _assigned(self, call: Call, group: GroupDescription) -> Iterator[tuple[str, dict[str, list[int]]]]:
-        """What each member has been assigned of the topics that the client may describe."""
+        """Each member's assignment, without topics that the client may not describe."""
         visible: dict[str, bool] = {}
         for member, partitions in _assignments(group):
             for topic in partitions:
@@ -291,7 +290,7 @@ def _by_topic(assignment: Mapping[str, Iterable[int]]) -> list[dict[str, Any]]:
 
 
 def _assignments(group: GroupDescription) -> Iterator[tuple[str, dict[str, list[int]]]]:
-    """What each member has been assigned, as far as it can be read; the bytes are the clients' own."""
+    """Each member's assignment, as far as it can be read; the bytes are the clients' own."""
     left = _ASSIGNMENTS_MAX_BYTES
     for member in group.members:
         left -= len(member.assignment)

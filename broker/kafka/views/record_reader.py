@@ -1,16 +1,15 @@
-"""Reading records for people: from an offset on, as many as asked for, within bounds. On a thread that may block.
+"""Reading records for people: from an offset on, up to a limit, within bounds. On a thread that may block.
 
 One reading looks at a bounded number of bytes and records, compressed and decompressed, whatever a producer has put into a batch;
 then it says where to go on. A batch that cannot be read, or is too large inside, is shown as one record that says why. Entries of
 Pulsar's producers are shown as the messages in them.
 
 Records of transactions are marked as ``open``, ``aborted`` or ``committed``, and the markers that end transactions are shown,
-too; or, where only committed records are wanted, what is not committed is left out.
+too; or, if only committed records are wanted, uncommitted ones are left out.
 
-A record as JSON: keys and values as text where they are text, else in base64, and cut at a bound. Pure.
-
-What producers have sent may be hostile. Nothing here is decompressed or parsed any further than is shown: whether a value is JSON
-is found out by parsing it, which takes bounded time, and its parsed form is not kept.
+``shown`` makes a record JSON, purely: keys and values as text if they are text, else in base64, and cut at a bound. Producers may
+be hostile, so nothing is decompressed or parsed further than it is shown: whether a value is JSON is decided by parsing it, which
+takes bounded time, and the parsed form is not kept.
 
 Tests: tests/kafka/views/test_records.py.
 """
@@ -34,7 +33,7 @@ from protocol.kafka.records.batch import HEADER, HEADER_SIZE, BatchHeader, read_
 from protocol.kafka.records.compression import CODEC_NAMES
 from protocol.kafka.records.records import Record, parse_marker, read_records
 
-# Of a key or a value; of all headers of a record.
+# Bytes of a key or a value; bytes of all headers of a record.
 PART_MAX_BYTES: Final = 64 * 1024
 HEADERS_MAX: Final = 100
 _HEADER_MAX_BYTES: Final = 1024
@@ -51,16 +50,16 @@ def part(data: bytes | None, most: int = PART_MAX_BYTES) -> dict[str, Any] | Non
     shown = data[:most]
     truncated = len(shown) < len(data)
     text = _text(shown, truncated)
-    found: dict[str, Any] = {"base64": b64encode(shown).decode()} if text is None else {"text": text}
+    fields: dict[str, Any] = {"base64": b64encode(shown).decode()} if text is None else {"text": text}
     if truncated:
-        found["truncated"] = True
+        fields["truncated"] = True
     elif text is not None and _is_json(text):
-        found["json"] = True
-    return found
+        fields["json"] = True
+    return fields
 
 
-def headers(given: Sequence[tuple[str, bytes | None]]) -> list[dict[str, Any]]:
-    return [{"key": name[:_NAME_MAX], "value": part(value, _HEADER_MAX_BYTES)} for name, value in given[:HEADERS_MAX]]
+def headers(pairs: Sequence[tuple[str, bytes | None]]) -> list[dict[str, Any]]:
+    return [{"key": name[:_NAME_MAX], "value": part(value, _HEADER_MAX_BYTES)} for name, value in pairs[:HEADERS_MAX]]
 
 
 def size_of(record: Record) -> int:
@@ -70,7 +69,7 @@ def size_of(record: Record) -> int:
 
 
 def shown(partition: int, record: Record, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """``batch``: what is the same for all records of a batch."""
+    """``batch``: the fields that all records of a batch share."""
     return {
         "partition": partition,
         "offset": record.offset,
@@ -84,21 +83,21 @@ def shown(partition: int, record: Record, batch: Mapping[str, Any]) -> dict[str,
 
 
 def shortened(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record that was ``shown``, with less of its key and value and without its headers."""
+    """A record as ``shown``, with less of its key and value and without its headers."""
     return {**record, "key": _shortened(record["key"]), "value": _shortened(record["value"]), "headers": []}
 
 
-def _shortened(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if found is None:
+def _shortened(fields: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if fields is None:
         return None
-    form = "text" if "text" in found else "base64"
-    if len(found[form]) <= _SHORT_MAX:
-        return dict(found)
-    return {form: found[form][:_SHORT_MAX], "truncated": True}
+    form = "text" if "text" in fields else "base64"
+    if len(fields[form]) <= _SHORT_MAX:
+        return dict(fields)
+    return {form: fields[form][:_SHORT_MAX], "truncated": True}
 
 
 def _text(data: bytes, truncated: bool) -> str | None:
-    """None for what is not UTF-8, or has control characters that text does not have."""
+    """None for bytes that are not UTF-8, or have control characters that text does not have."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -109,7 +108,7 @@ def _text(data: bytes, truncated: bool) -> str | None:
 
 
 def _is_json(text: str) -> bool:
-    if text[:1] not in ("{", "["):  # an object or an array: a lone number or word is as well text
+    if text[:1] not in ("{", "["):  # an object or an array: a lone number or word may as well be text
         return False
     try:
         json.loads(text, parse_constant=_refuse, parse_int=_skip, parse_float=_skip)
@@ -123,17 +122,17 @@ def _refuse(_text: str) -> None:
 
 
 def _skip(_text: str) -> None:
-    """A number: its digits are not of interest, and many of them would take long."""
+    """Ignores a number: many digits would take long, and their value is not needed."""
 
 
-# Stored bytes that are read at a time, and the largest batch that is looked into.
+# Stored bytes that are read at a time, and the largest batch that is opened.
 _CHUNK_BYTES: Final = 1024 * 1024
 _BATCH_MAX_BYTES: Final = 32 * 1024 * 1024
 
 
 @attrs.define
 class Budget:
-    """What one reading may look at. Every batch counts, also one that is skipped."""
+    """The limits of one reading. Every batch counts, also a skipped one."""
 
     stored_bytes: int = 32 * 1024 * 1024
     opened_bytes: int = 64 * 1024 * 1024
@@ -149,7 +148,7 @@ class Budget:
         return Budget(*(max(1, amount // parts) for amount in attrs.astuple(self)))
 
     def take(self, given: "Budget", left: "Budget") -> None:
-        """Of what was ``given`` this is ``left``."""
+        """Charge the part of ``given`` that was used; ``left`` remains of it."""
         self.stored_bytes -= given.stored_bytes - left.stored_bytes
         self.opened_bytes -= given.opened_bytes - left.opened_bytes
         self.records -= given.records - left.records
@@ -161,7 +160,7 @@ class Wanted:
     limit: int
     key: bytes | None = None  # only records with this key
     committed: bool = False
-    before: int | None = None  # an offset: none from there on
+    before: int | None = None  # an offset: records from there on are not wanted
 
 
 @attrs.define
@@ -173,14 +172,14 @@ class Found:
 
 
 class RecordReader:
-    """Of one log, for one request."""
+    """Reads one log, for one request."""
 
     def __init__(self, log: Log, wanted: Wanted, budget: Budget, work: Work) -> None:
         self._log = log
         self._wanted = wanted
         self._budget = budget
         self._work = work
-        self._looked_at = False  # at one record at least: every reading gets further
+        self._looked_at = False  # at least one record: every reading makes progress
 
     def read(self, offset: int) -> Found:
         """Raises StorageError, Refusal (the topic was deleted)."""
@@ -189,22 +188,22 @@ class RecordReader:
         end = log.last_stable_offset if wanted.committed else log.high_watermark
         if wanted.before is not None:
             end = min(end, wanted.before)
-        found = Found([], offset)
-        while found.next_offset < end and len(found.records) < wanted.limit and not self._budget.is_spent:
+        reading = Found([], offset)
+        while reading.next_offset < end and len(reading.records) < wanted.limit and not self._budget.is_spent:
             self._work.checkpoint()
-            if not self._read_some(found, end):
+            if not self._read_some(reading, end):
                 break
-        return found
+        return reading
 
-    def _read_some(self, found: Found, end: int) -> bool:
+    def _read_some(self, reading: Found, end: int) -> bool:
         """Some batches. False at the end of the log."""
-        log, offset = self._log, found.next_offset
+        log, offset = self._log, reading.next_offset
         try:
             # At a last stable offset a batch ends; `before` may be within one.
             read = log.read(offset, _CHUNK_BYTES, up_to=log.last_stable_offset if self._wanted.committed else None)
         except OffsetOutOfRange:  # it was deleted meanwhile
-            found.next_offset = max(offset, log.log_start_offset)
-            return found.next_offset > offset
+            reading.next_offset = max(offset, log.log_start_offset)
+            return reading.next_offset > offset
         if not read.size:
             return False
         aborted = log.transactions.aborted(offset, read, log.last_stable_offset)
@@ -212,15 +211,15 @@ class RecordReader:
             for header, batch in self._batches(read.regions):
                 self._budget.stored_bytes -= header.size
                 if header.next_offset > offset:
-                    self._open(header, batch, aborted, found, end)
-                if found.next_offset >= end or len(found.records) >= self._wanted.limit or self._budget.is_spent:
+                    self._open(header, batch, aborted, reading, end)
+                if reading.next_offset >= end or len(reading.records) >= self._wanted.limit or self._budget.is_spent:
                     return True
         except OSError as error:
             raise log.state.failed("records could not be read", error) from error
-        return found.next_offset > offset
+        return reading.next_offset > offset
 
     def _batches(self, regions: list[FileRegion]) -> Iterator[tuple[BatchHeader, bytes | None]]:
-        """Each whole batch; None for one that is too large to be looked into. Raises OSError."""
+        """Each whole batch; None for a batch that is too large to be opened. Raises OSError."""
         for region in regions:
             if region.size > _BATCH_MAX_BYTES:  # a region that is larger than a chunk is a single batch
                 yield _header_of(region), None
@@ -236,41 +235,41 @@ class RecordReader:
                 position += header.size
 
     def _open(
-        self, header: BatchHeader, batch: bytes | None, aborted: list[AbortedTransaction], found: Found, end: int
+        self, header: BatchHeader, batch: bytes | None, aborted: list[AbortedTransaction], reading: Found, end: int
     ) -> None:
-        """Add what is wanted of one batch, of the records before ``end``."""
+        """Add the wanted records of a batch that lie before ``end``."""
         of_batch = self._describe(header, aborted)
-        start = found.next_offset
-        found.next_offset = header.next_offset
+        start = reading.next_offset
+        reading.next_offset = header.next_offset
         if self._wanted.committed and (header.is_control or of_batch["transaction"] in ("open", "aborted")):
             return
         try:
             if batch is None:
                 raise ProtocolError(f"a batch of {header.size} bytes")
-            self._add_records(header, batch, of_batch, range(start, end), found)
+            self._add_records(header, batch, of_batch, range(start, end), reading)
         except ProtocolError as error:
             if self._wanted.key is None:
-                found.records.append(
+                reading.records.append(
                     _unreadable(self._log.partition, max(start, header.base_offset), header, of_batch, error)
                 )
 
     def _add_records(
-        self, header: BatchHeader, batch: bytes, of_batch: Mapping[str, Any], offsets: range, found: Found
+        self, header: BatchHeader, batch: bytes, of_batch: Mapping[str, Any], offsets: range, reading: Found
     ) -> None:
         def look(data: bytes) -> None:
             self._budget.opened_bytes -= len(data)
             for record in read_records(header, data, offsets.start):
                 if record.offset < offsets.start:
-                    continue  # offsets in a batch ascend, unless somebody has written them otherwise
+                    continue  # offsets in a batch ascend, unless a producer has written them otherwise
                 if record.offset >= offsets.stop:
-                    found.next_offset = offsets.stop
+                    reading.next_offset = offsets.stop
                     return
-                if len(found.records) >= self._wanted.limit or (self._looked_at and self._budget.is_spent):
-                    found.next_offset = record.offset
+                if len(reading.records) >= self._wanted.limit or (self._looked_at and self._budget.is_spent):
+                    reading.next_offset = record.offset
                     return
                 self._looked_at = True
                 self._budget.records -= 1 + len(record.headers)
-                self._add(record, header, of_batch, found)
+                self._add(record, header, of_batch, reading)
 
         log = self._log
         if header.is_entry:
@@ -280,7 +279,7 @@ class RecordReader:
             header, batch = read_header(translated), bytes(translated)
         inspection.inspect(batch, header, log.config, log.around.large_shown, look)
 
-    def _add(self, record: Record, header: BatchHeader, of_batch: Mapping[str, Any], found: Found) -> None:
+    def _add(self, record: Record, header: BatchHeader, of_batch: Mapping[str, Any], reading: Found) -> None:
         if header.is_control:
             marker = parse_marker(record.key, record.value)
             kind = "control" if marker is None else "commit" if marker.commit else "abort"
@@ -292,10 +291,10 @@ class RecordReader:
             return
         row = shown(self._log.partition, record, of_batch)
         self._budget.shown_bytes -= 200 + 2 * min(row["size"], 2 * PART_MAX_BYTES)
-        found.records.append(row)
+        reading.records.append(row)
 
     def _describe(self, header: BatchHeader, aborted: list[AbortedTransaction]) -> dict[str, Any]:
-        """What all records of a batch have in common."""
+        """The fields that all records of a batch share."""
         state = None
         if header.is_transactional and not header.is_control:
             state = "committed"
@@ -318,7 +317,7 @@ class RecordReader:
 
 
 def _header_of(region: FileRegion) -> BatchHeader:
-    """Of the batch that begins a region. Raises OSError."""
+    """The header of a region's first batch. Raises OSError."""
     return BatchHeader._make(HEADER.unpack(region.file.pread(HEADER_SIZE, region.offset)))
 
 

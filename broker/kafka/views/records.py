@@ -1,13 +1,13 @@
-"""``/api/v1/topics/{topic}/records``: what is in a topic, from an offset or a time on, or the last records.
+"""``/api/v1/topics/{topic}/records``: the records of a topic, from an offset or a time on, or the last records.
 
-Of one partition the records come in the order of their offsets. Of all partitions they are merged by time: of each partition as
-many are read as are wanted altogether, and the first (of ``last``: the last) of all these are shown.
+Records of one partition come in the order of their offsets. Records of all partitions are merged by time: from each partition as
+many are read as are wanted altogether, and the first (for ``last``: the last) of all these are shown.
 
-``/api/v1/topics/{topic}/tail``: the records that arrive, as server-sent events.
+``/api/v1/topics/{topic}/tail``: new records, as server-sent events.
 
-The thread ``record-tail`` looks twice a second whether the logs have grown that somebody follows, and reads what is new as the
-calls for records do. So no append pays for it, and what it costs is bounded: of one stream and in all streams together there are
-only so many records in a look. A stream that falls behind jumps to the end, and is told so (``jumped``).
+The thread ``record-tail`` looks twice a second whether the followed logs have grown, and reads the new records as calls for
+records do. So no append pays for it, and its cost is bounded: a look takes a limited number of records for one stream and for all
+streams together. A stream that falls behind jumps to the end, and is told so (``jumped``).
 """
 
 import json
@@ -45,10 +45,10 @@ from broker.web.routes import (
 
 _LIMIT: Final = 50
 _LIMIT_MAX: Final = 1000
-# All partitions of a topic are read at once only if they are not more.
+# All partitions of a topic are read at once only up to this number.
 PARTITIONS_MAX: Final = 100
 _KEY_MAX = 64 * 1024
-# How often the reading of the last records begins anew from another place.
+# How often the reading of the last records starts again from another offset.
 _ATTEMPTS = 4
 
 
@@ -142,13 +142,13 @@ def _wanted(call: Call) -> Wanted:
 
 def _positions(text: str, info: TopicInfo) -> dict[int, int]:
     """``0:12,1:40``: offsets by partition. Raises HttpError."""
-    found = {}
+    positions = {}
     for pair in text.split(",", PARTITIONS_MAX)[:PARTITIONS_MAX]:
         partition, _, offset = pair.partition(":")
         if not (_is_number(partition) and _is_number(offset) and int(partition) < info.partitions):
             raise HttpError(BAD_REQUEST, "The parameter positions has to be partition:offset, with commas between.")
-        found[int(partition)] = int(offset)
-    return found
+        positions[int(partition)] = int(offset)
+    return positions
 
 
 def _is_number(text: str) -> bool:
@@ -161,7 +161,7 @@ def _end(log: Log, wanted: Wanted) -> int:
 
 
 def _in_time(records: Sequence[dict[str, Any]]) -> Iterator[tuple[tuple[int, int, int], dict[str, Any]]]:
-    """The records of one partition with keys that merge partitions by time, and leave each in the order of its offsets."""
+    """The records of a partition with sort keys that merge partitions by time, and keep each in the order of its offsets."""
     latest = -1
     for record in records:
         latest = max(latest, record["timestamp"] or -1)
@@ -169,22 +169,22 @@ def _in_time(records: Sequence[dict[str, Any]]) -> Iterator[tuple[tuple[int, int
 
 
 def _last(log: Log, wanted: Wanted, budget: Budget, call: Call) -> Found:
-    """The last records. They are read forwards from some way before the end: from further back where offsets are missing, because
-    of compaction or of a key, and from less far where that is too much to read."""
+    """The last records. They are read forwards from some way before the end: from further back if offsets are missing, because
+    of compaction or of a key, and from less far if that is too much to read."""
     end, reach = _end(log, wanted), wanted.limit
     best = Found([], end)
     everything = attrs.evolve(wanted, limit=budget.records)
     for _ in range(_ATTEMPTS):
         start = max(log.log_start_offset, end - reach)
         own = attrs.evolve(budget)
-        found = RecordReader(log, everything, own, call.work).read(start)
-        if found.next_offset < end and own.is_spent:
+        reading = RecordReader(log, everything, own, call.work).read(start)
+        if reading.next_offset < end and own.is_spent:
             if best.records or reach == 1:
                 break
             reach = max(1, reach // 8)
             continue
-        best = found
-        if len(found.records) >= wanted.limit or start == log.log_start_offset:
+        best = reading
+        if len(reading.records) >= wanted.limit or start == log.log_start_offset:
             break
         reach *= 10
     budget.take(budget, own)
@@ -202,11 +202,11 @@ def _next(left: Mapping[int, int]) -> dict[str, Any] | None:
 log = get_logger("kafka")
 
 LOOK_EVERY_S = 0.5
-# In one look: of one stream, and of all.
+# Records in one look: for one stream, and for all.
 _RECORDS = 100
 _ALL_RECORDS = 1000
 _BYTES = 256 * 1024
-# Of one event: a stream keeps at most 64 KiB, so a longer one would never be sent.
+# Bytes of an event: a stream keeps at most 64 KiB, so a longer event would never be sent.
 _EVENT_MAX = 48 * 1024
 
 
@@ -290,19 +290,19 @@ class Tail:
             follower.stream.close()
             return
         info = context.kafka.logs.topic(follower.topic.name)
-        if info is None or info.topic_id != follower.topic.topic_id:  # another one of this name has other offsets
+        if info is None or info.topic_id != follower.topic.topic_id:  # a newer topic of this name has other offsets
             follower.stream.close()
             return
         meter = context.callers.quotas.meters(follower.call.principal.name, "").fetch
         if meter is not None and meter.throttle_s(context.kafka.clock.monotonic()):
-            return  # what is skipped meanwhile is told by the next jump
+            return  # the next jump tells the number of skipped records
         for partition, position in follower.positions.items():
-            found = context.kafka.logs.get(info.name, partition)
-            if found is None:
+            followed = context.kafka.logs.get(info.name, partition)
+            if followed is None:
                 follower.stream.close()
                 return
-            if position < found.high_watermark:
-                most -= self._feed_partition(follower, found, position, most, meter)
+            if position < followed.high_watermark:
+                most -= self._feed_partition(follower, followed, position, most, meter)
 
     def _feed_partition(self, follower: _Follower, followed: Log, position: int, most: int, meter: Meter | None) -> int:
         """Returns how many records were sent."""
@@ -310,11 +310,11 @@ class Tail:
         sent = 0
         if most > 0:
             budget = Budget(stored_bytes=8 * _BYTES, opened_bytes=8 * _BYTES, records=2 * most, shown_bytes=_BYTES)
-            found = RecordReader(followed, Wanted(most), budget, Work(lambda: stream.closed)).read(position)
-            position = found.next_offset
-            for record in found.records:
+            reading = RecordReader(followed, Wanted(most), budget, Work(lambda: stream.closed)).read(position)
+            position = reading.next_offset
+            for record in reading.records:
                 event = _event(record)
-                stream.send("record", event)  # or it is skipped, and the client is told how many were
+                stream.send("record", event)  # or it is skipped, and the client is told the number
                 if meter is not None:
                     meter.take(len(event), self._context.kafka.clock.monotonic())
                 sent += 1

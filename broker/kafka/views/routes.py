@@ -21,8 +21,8 @@ from broker.web.routes import Route
 
 LAG = Field("group", "lag")
 LAG_S = Field("group", "lag_s")
-# Partitions of groups that one sample looks at: some 10 ms. And those of groups that are behind, whose lag in time is looked up:
-# a small read each, unless the group stands still.
+# Partitions of groups that one sample looks at: some 10 ms. And partitions of lagging groups with a looked-up lag in time: a
+# small read each, unless the group stands still.
 _SAMPLED_MAX = 20_000
 _TIMED_MAX = 500
 
@@ -60,7 +60,7 @@ def _open_transactions(kafka: KafkaContext) -> int:
 
 class _GroupLags:
     """The lag of all groups, in records and in time. If they have very many partitions, a sample looks at some groups, in turns,
-    and the others keep what they had. In time a group has a lag only while there is room for its partitions."""
+    and the others keep their figures. A group has a lag in time only while there is room for its partitions."""
 
     def __init__(self, context: ViewContext) -> None:
         self._context = context

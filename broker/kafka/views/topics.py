@@ -1,11 +1,11 @@
 """``/api/v1/topics``: sizes, rates, offline partitions, and the groups that read a topic with their lag.
 
-What a page may cost is bounded by its ``Spending``: with 10,000 partitions a topic and 1,000 groups a full answer would look at
-ten million offsets. A figure for which nothing is left is null.
+The cost of a page is bounded by its ``Spending``: with 10,000 partitions a topic and 1,000 groups a full answer would look at
+ten million offsets. A figure beyond the bound is null.
 
 ``/api/v1/settings``: the broker's settings with their values, and where each was set. Secrets are not shown.
 
-``listeners`` are all of them, as URLs. Kafka's admin API shows Kafka's own only, in the form that its tools understand.
+``listeners`` are all of them, as URLs. Kafka's admin API shows only Kafka's, in the form that its tools understand.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,7 +54,7 @@ class Settings:
 
 
 def of_topic(kafka: KafkaContext, own: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The settings of a topic that sets ``own`` itself. The default is what it would have without."""
+    """The settings of a topic that sets ``own`` itself. The default is the value in force without them."""
     settings = Entries(kafka)
     defaults = {entry["name"]: entry["value"] for entry in settings.topic_entries({})}
     return [_shown(entry, defaults[entry["name"]]) for entry in settings.topic_entries(own)]
@@ -80,21 +80,21 @@ BYTES_OUT = Field("topic", "bytes_out", counter=True)
 # Partitions, and (group, topic) pairs, that one page looks at: some 100 ms.
 _PARTITIONS_MAX = 200_000
 _PAIRS_MAX = 400_000
-# Groups that are shown of a topic: those that are furthest behind.
+# Shown groups of a topic: those furthest behind.
 _GROUPS_SHOWN = 20
-# Of one topic: partitions that are described, and partitions of groups whose lag in time is looked up in the log.
+# Of a topic: described partitions, and partitions of groups with a lag in time looked up in the log.
 _DESCRIBED_MAX = 10_000
 _TIMED_MAX = 2_000
 
 
 class Spending:
-    """What is left of the work that one answer may take."""
+    """The remaining work that an answer may take."""
 
     def __init__(self, amount: int) -> None:
         self.left = amount
 
     def take(self, amount: int) -> bool:
-        """False if that much is not left. Nothing is taken then."""
+        """False if less is left. Nothing is taken then."""
         if amount > self.left:
             return False
         self.left -= amount
@@ -141,7 +141,7 @@ class Topics:
         )
 
     def _settings(self, call: Call, info: TopicInfo) -> list[dict[str, Any]] | None:
-        """None for who may not read them; Kafka has a right of its own for that."""
+        """None for clients that may not read them; Kafka has a right of its own for that."""
         context = self._context
         may = context.callers.may(call, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, info.name)
         return of_topic(context.kafka, info.configs) if may else None
@@ -152,8 +152,8 @@ class Topics:
         messages: int | None = None
         offline: int | None = None
         if spending.take(info.partitions):
-            found = (self._logs.get(name, number) for number in range(info.partitions))
-            logs = [log for log in found if log is not None]
+            candidates = (self._logs.get(name, number) for number in range(info.partitions))
+            logs = [log for log in candidates if log is not None]
             log_bytes = sum(log.size_bytes() for log in logs)
             messages = sum(log.high_watermark - log.log_start_offset for log in logs)
             offline = sum(log.offline is not None for log in logs)
@@ -170,9 +170,9 @@ class Topics:
         }
 
     def _groups_of(self, call: Call, topics: list[str], spending: Spending) -> Mapping[str, list[dict[str, Any]]]:
-        """For each of these topics the groups that have offsets there, the furthest behind first."""
+        """For each topic the groups with offsets there, those furthest behind first."""
         context = self._context
-        found: dict[str, list[dict[str, Any]]] = {topic: [] for topic in topics}
+        by_topic: dict[str, list[dict[str, Any]]] = {topic: [] for topic in topics}
         pairs, wanted = Spending(_PAIRS_MAX), frozenset(topics)
         for group in call.work.each(self._groups.names()):
             if not pairs.take(len(topics)):
@@ -185,8 +185,8 @@ class Topics:
                     offsets = self._groups.committed(group, [topic])
                     spending.left -= sum(map(len, offsets.values()))
                     lag = context.lags.records(offsets)
-                found[topic].append({"group": group, "lag": lag})
-        return {topic: sorted(groups, key=_by_lag)[:_GROUPS_SHOWN] for topic, groups in found.items()}
+                by_topic[topic].append({"group": group, "lag": lag})
+        return {topic: sorted(groups, key=_by_lag)[:_GROUPS_SHOWN] for topic, groups in by_topic.items()}
 
     def _group_lags(self, call: Call, topic: str) -> list[dict[str, Any]]:
         """As `_groups_of`, also in time."""

@@ -1,5 +1,5 @@
-"""``/api/v1/transactions``: the transactions that are open, and which of them keep readers of committed records from going on;
-``/api/v1/producers``: who has written to a topic with sequence numbers.
+"""``/api/v1/transactions``: the open transactions, and which of them hold up readers of committed records;
+``/api/v1/producers``: the producers that have written to a topic with sequence numbers.
 
 Tests: tests/kafka/views/test_transactions.py.
 """
@@ -27,7 +27,7 @@ from broker.web.routes import (
     page_of,
 )
 
-# Partitions that are named of one transaction, and partitions whose last stable offset is held.
+# Named partitions of a transaction, and partitions with a held last stable offset.
 _PARTITIONS_SHOWN: Final = 1000
 _HELD_SHOWN: Final = 1000
 _DESCRIBED_MAX: Final = 100
@@ -96,8 +96,8 @@ class Transactions:
                 yield log
 
     def _held(self, call: Call, owners: dict[int, str]) -> Iterable[dict[str, Any]]:
-        """The partitions in which readers of committed records do not get to the end. The transaction that holds them up may be
-        one that the coordinator does not know."""
+        """The partitions in which readers of committed records do not reach the end. The coordinator may not know the transaction
+        that holds them up."""
         shown = 0
         for log in call.work.each(list(self._logs.partitions.copy().values())):
             holder = None if log.offline is not None else _holder(log)
@@ -130,7 +130,7 @@ class Transactions:
         limit = limit_of(call)
         numbers = range(min(info.partitions, _DESCRIBED_MAX)) if partition is None else [partition]
         found = (each for number in numbers for each in self._of_partition(call, name, number))
-        # Not all of them are in memory at a time: nothing bounds how many there are.
+        # Never all in memory at once: their number is unbounded.
         return json_answer({"producers": heapq.nlargest(limit, call.work.each(found), key=itemgetter("last_ms"))})
 
     def _of_partition(self, call: Call, topic: str, partition: int) -> Iterator[dict[str, Any]]:
@@ -152,8 +152,8 @@ class Transactions:
 
 
 def _holder(log: Log) -> int | None:
-    """The id of the producer whose open transaction holds the last stable offset; None if it is at the end. Reads what other
-    threads change, and may be wrong for a moment."""
+    """The id of the producer whose open transaction holds the last stable offset; None if it is at the end. Reads fields that
+    other threads change, and may be wrong for a moment."""
     first = log.state.first_unstable
     if first is None:
         return None

@@ -1,4 +1,4 @@
-"""What the views share: the Kafka service's context, who may see what, and the figures of the sampler.
+"""What the views share: the Kafka service's context, the clients' rights, and the figures of the sampler.
 
 Tests: tests/kafka/views/test_topics.py.
 """

@@ -1,4 +1,4 @@
-"""Settings of groups: what is checked before it is kept, and what is in force."""
+"""Settings of groups: validation before they are kept, and the values in force."""
 
 import pytest
 
@@ -21,14 +21,14 @@ def configs(catalogue: SqliteCatalogue, config: BrokerConfig = CONFIG) -> GroupC
     return configs
 
 
-def test_what_a_group_does_not_set_has_the_brokers_value() -> None:
+def test_unset_group_setting_has_the_brokers_value() -> None:
     assert setting_of(CONFIG, SESSION).default_text == "45000"
     config = BrokerConfig(group_consumer_session_timeout_ms=50_000)
     assert setting_of(config, SESSION).default_text == "50000"
     assert all(setting_of(CONFIG, setting.name) == setting for setting in group_settings.SETTINGS)
 
 
-def test_values_are_kept_as_kafka_writes_them_and_none_takes_one_back() -> None:
+def test_values_are_kept_in_kafkas_form_until_removed() -> None:
     assert check(CONFIG, {}, {SESSION: " 50000 ", "share.auto.offset.reset": None}) == {
         SESSION: "50000",
         "share.auto.offset.reset": None,
@@ -45,7 +45,7 @@ def test_values_are_kept_as_kafka_writes_them_and_none_takes_one_back() -> None:
         ("share.auto.offset.reset", "x"),
     ],
 )
-def test_what_is_no_setting_or_no_value_is_refused(name: str, value: str) -> None:
+def test_unknown_settings_and_invalid_values_are_refused(name: str, value: str) -> None:
     with pytest.raises(Refusal) as refused:
         check(CONFIG, {}, {name: value})
     assert code_of(refused.value) == ErrorCode.invalid_config
@@ -83,7 +83,7 @@ def test_names_are_found_by_name() -> None:
     assert set(BY_NAME) == {setting.name for setting in group_settings.SETTINGS}
 
 
-def test_what_is_set_is_in_force_at_once_and_after_a_restart(catalogue: SqliteCatalogue) -> None:
+def test_group_settings_apply_at_once_and_after_restart(catalogue: SqliteCatalogue) -> None:
     groups = configs(catalogue)
     told: list[str] = []
     groups.on_change.append(told.append)
@@ -104,13 +104,13 @@ def test_a_change_that_is_only_validated_changes_nothing(catalogue: SqliteCatalo
     assert groups.own("g") == {}
 
 
-def test_a_value_that_the_brokers_bounds_no_longer_allow_becomes_the_nearest(catalogue: SqliteCatalogue) -> None:
+def test_value_outside_the_brokers_bounds_becomes_the_nearest(catalogue: SqliteCatalogue) -> None:
     configs(catalogue, WIDE).alter("g", lambda own, default: {SESSION: "6000", INTERVAL: "5500"})
     assert configs(catalogue).value("g", SESSION) == 45_000
     assert configs(catalogue).value("g", INTERVAL) == 5_500
 
 
-def test_a_kept_value_that_cannot_be_read_counts_as_the_brokers(catalogue: SqliteCatalogue) -> None:
+def test_unreadable_stored_value_counts_as_the_brokers(catalogue: SqliteCatalogue) -> None:
     catalogue.alter_broker_configs({SESSION: "soon", "share.auto.offset.reset": "never"}, "group:g")
     assert configs(catalogue).value("g", SESSION) == 45_000
     assert configs(catalogue).value("g", "share.auto.offset.reset") == "latest"

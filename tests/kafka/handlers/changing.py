@@ -61,7 +61,7 @@ def in_force(kafka: Kafka, topic: str) -> LogConfig:
 
 
 def broker_values(kafka: Kafka, name: str) -> dict[str, tuple[str, int]]:
-    """(value, source) of what is set for a broker, or for all ('')."""
+    """(value, source) of the settings made for a broker, or for all ('')."""
     resource = {"resource_type": BROKER, "resource_name": name, "configuration_keys": None}
     (result,) = kafka.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource]).results
     return {entry.name: (entry.value, entry.config_source) for entry in result.configs}

@@ -44,7 +44,7 @@ class Member:
         self.kafka, self.group, self.id, self.epoch, self.owned = kafka, group, member_id, epoch, owned
 
     def heartbeat(self, **how: Any) -> Any:
-        """Says what it owns if that has changed since it was last told to."""
+        """Reports its partitions if they have changed since its last assignment."""
         owned = [{"topic_id": topic, "partitions": partitions} for topic, partitions in self.owned.items()]
         return self.take(heartbeat(self.kafka, self.group, self.id, self.epoch, **{"topic_partitions": owned, **how}))
 
@@ -70,7 +70,7 @@ def id_of(kafka: Kafka, topic: str) -> UUID:
 
 
 def assignment(answer: Any) -> dict[UUID, list[int]]:
-    return {one.topic_id: list(one.partitions) for one in answer.assignment.topic_partitions}
+    return {partition.topic_id: list(partition.partitions) for partition in answer.assignment.topic_partitions}
 
 
 def describe(kafka: Kafka, *groups: str, version: int = 1, operations: bool = False) -> Any:

@@ -85,5 +85,5 @@ def commit(kafka: Kafka, group: str, topic: str, *offsets: int, version: int = 8
     answer = kafka.ask(ApiKey.OFFSET_COMMIT, version, **fields | how)
     (of_topic,) = answer.topics
     assert kafka.name_of(of_topic) in (topic, None)
-    assert [one.partition_index for one in of_topic.partitions] == list(range(len(offsets)))
-    return [one.error_code for one in of_topic.partitions]
+    assert [partition.partition_index for partition in of_topic.partitions] == list(range(len(offsets)))
+    return [partition.error_code for partition in of_topic.partitions]

@@ -59,7 +59,7 @@ class Kafka(KafkaConnection):
         super().tell(key, version, **self.by_id(key, version, fields))
 
     def by_id(self, key: ApiKey, version: int, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a request with the ids of its topics. A topic that is not there has an id that nobody knows."""
+        """The fields of a request with the ids of its topics. A missing topic gets an unknown id."""
         where, name = TOPICS_BY_ID.get(key, ("", ""))
         if version < FIRST_BY_ID.get(key, version + 1):
             return dict(fields)
@@ -82,7 +82,7 @@ class Kafka(KafkaConnection):
         return {**others, "topic_id": uuid4() if info is None else info.topic_id}
 
     def name_of(self, topic: Any) -> str | None:
-        """The name of a topic in an answer. None: it is given by an id that nobody has."""
+        """The name of a topic in an answer. None: it is named by an unknown id."""
         if hasattr(topic, "name"):
             return str(topic.name)
         info = None if topic.topic_id is None else self.inside.logs.topic_by_id(topic.topic_id)

@@ -1,4 +1,4 @@
-"""A member of a share group, on a connection of its own, that sends what a test wants."""
+"""A member of a share group, on a connection of its own, that sends a test's requests."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -33,20 +33,22 @@ class Fetched:
     def __init__(self, response: Any) -> None:
         self.error = int(response.error_code)
         self.lock_s = response.acquisition_lock_timeout.total_seconds()
-        self.partitions = {one.partition_index: one for topic in response.responses for one in topic.partitions}
+        self.partitions = {
+            partition.partition_index: partition for topic in response.responses for partition in topic.partitions
+        }
 
     def ranges(self, partition: int = 0) -> list[Range]:
         one = self.partitions.get(partition)
         return [] if one is None else [(r.first_offset, r.last_offset, r.delivery_count) for r in one.acquired_records]
 
     def offsets(self, partition: int = 0) -> list[int]:
-        """Of the batches that were sent, first and last."""
+        """First and last offsets of the sent batches."""
         one = self.partitions.get(partition)
-        found = [] if one is None or not one.records else [header for _, header in batches(one.records)]
-        return [offset for header in found for offset in (header.base_offset, header.last_offset)]
+        headers = [] if one is None or not one.records else [header for _, header in batches(one.records)]
+        return [offset for header in headers for offset in (header.base_offset, header.last_offset)]
 
     def errors(self, partition: int = 0) -> tuple[int, int]:
-        """Of the fetch, and of the acknowledgements."""
+        """The errors of the fetch, and of the acknowledgements."""
         one = self.partitions[partition]
         return int(one.error_code), one.acknowledge_error_code
 
@@ -154,7 +156,11 @@ class Member(KafkaConnection):
         """The error of each partition."""
         response = self.acknowledge(acks, version, **fields)
         assert not response.error_code
-        return {one.partition_index: int(one.error_code) for topic in response.responses for one in topic.partitions}
+        return {
+            partition.partition_index: int(partition.error_code)
+            for topic in response.responses
+            for partition in topic.partitions
+        }
 
     def close_session(self) -> Fetched:
         """The session."""

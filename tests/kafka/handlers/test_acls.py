@@ -44,7 +44,7 @@ def kafka(shared: Kafka) -> Iterator[Kafka]:
 
 
 def create(kafka: Kafka, *acls: dict[str, Any], version: int = 3) -> list[int]:
-    return [one.error_code for one in kafka.ask(ApiKey.CREATE_ACLS, version, creations=acls).results]
+    return [result.error_code for result in kafka.ask(ApiKey.CREATE_ACLS, version, creations=acls).results]
 
 
 def describe(kafka: Kafka, version: int = 3, **fields: Any) -> Any:
@@ -76,8 +76,8 @@ def test_acls_are_listed_by_resource(kafka: Kafka) -> None:
     writes = {**READS, "operation": Operation.WRITE}
     group = {**READS, "resource_type": ResourceType.GROUP}
     assert [0, 0, 0] == create(kafka, group, writes, READS)
-    found = describe(kafka).resources
-    assert [(2, [3, 4]), (3, [3])] == [(one.resource_type, [acl.operation for acl in one.acls]) for one in found]
+    resources = describe(kafka).resources
+    assert [(2, [3, 4]), (3, [3])] == [(one.resource_type, [acl.operation for acl in one.acls]) for one in resources]
 
 
 def test_match_finds_what_covers_a_resource(kafka: Kafka) -> None:
@@ -85,11 +85,11 @@ def test_match_finds_what_covers_a_resource(kafka: Kafka) -> None:
     wildcard = {**literal, "resource_name": "*"}
     other = {**literal, "resource_name": "orders-us"}
     create(kafka, READS, literal, wildcard, other)
-    found = describe(kafka, resource_name_filter="orders-eu", pattern_type_filter=PatternType.MATCH).resources
-    assert ["*", "orders-", "orders-eu"] == sorted(one.resource_name for one in found)
+    resources = describe(kafka, resource_name_filter="orders-eu", pattern_type_filter=PatternType.MATCH).resources
+    assert ["*", "orders-", "orders-eu"] == sorted(one.resource_name for one in resources)
 
 
-def test_each_acl_that_means_nothing_is_refused_by_itself(kafka: Kafka) -> None:
+def test_invalid_acls_are_refused_individually(kafka: Kafka) -> None:
     unknown = {**READS, "operation": 99}
     nameless = {**READS, "resource_name": ""}
     cluster = {**READS, "resource_type": ResourceType.CLUSTER}
@@ -120,7 +120,7 @@ def test_only_who_may_alter_the_cluster_changes_acls() -> None:
         assert [] == list(authorizer.rules)  # type: ignore[union-attr]
 
 
-def test_a_change_is_in_force_for_the_next_request_and_after_a_restart(tmp_path: Any) -> None:
+def test_acl_change_applies_at_once_and_after_restart(tmp_path: Any) -> None:
     """The connection denies itself the right to change ACLs, and has lost it at once."""
     settings = {"data_dir": str(tmp_path), "authorizer_class_name": "acl", "allow_everyone_if_no_acl_found": True}
     deny = {
@@ -136,12 +136,12 @@ def test_a_change_is_in_force_for_the_next_request_and_after_a_restart(tmp_path:
     with Kafka(**settings) as kafka:
         assert [0, 0] == create(kafka, READS, odd)
     with Kafka(**settings) as kafka:
-        found = [(one.resource_name, one.acls[0].principal) for one in describe(kafka).resources]
-        assert sorted((one["resource_name"], one["principal"]) for one in (READS, odd)) == sorted(found)
+        resources = [(resource.resource_name, resource.acls[0].principal) for resource in describe(kafka).resources]
+        assert sorted((one["resource_name"], one["principal"]) for one in (READS, odd)) == sorted(resources)
         (result,) = delete(kafka, {**EVERYTHING, "resource_name_filter": odd["resource_name"]})
         assert 1 == len(result.matching_acls)
     with Kafka(**settings) as kafka:
-        assert ["orders-"] == [one.resource_name for one in describe(kafka).resources]
+        assert ["orders-"] == [resource.resource_name for resource in describe(kafka).resources]
         assert [0] == create(kafka, deny)
         assert [ErrorCode.cluster_authorization_failed] == create(kafka, READS)
     with Kafka(**settings) as kafka:

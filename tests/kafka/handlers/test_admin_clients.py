@@ -127,8 +127,8 @@ def test_kafka_python_makes_and_describes_a_topic(kafka: Kafka, kafka_python: An
     with pytest.raises(TopicAlreadyExistsError):
         kafka_python.create_topics([PythonNewTopic("through-kafka-python", 3, 1)])
     resource = PythonConfigResource(ConfigResourceType.TOPIC, "through-kafka-python")
-    found = kafka_python.describe_configs([resource])
-    (settings,) = next(iter(found.values())).values()
+    described = kafka_python.describe_configs([resource])
+    (settings,) = next(iter(described.values())).values()
     # By default it asks for what differs from the defaults.
     assert {"segment.ms": "7000"} == {name: entry["value"] for name, entry in settings.items()}
     ((directory,),) = [broker["log_dirs"] for broker in kafka_python.describe_log_dirs()]
@@ -151,7 +151,7 @@ def test_kafka_python_changes_the_brokers_defaults(kafka: Kafka, kafka_python: A
 # What consoles ask of one node ------------------------------------------------------------------------------------------
 
 
-def test_kafka_python_asks_where_things_are_and_moves_them_there(kafka: Kafka, kafka_python: Any) -> None:
+def test_kafka_python_describes_and_moves_replicas(kafka: Kafka, kafka_python: Any) -> None:
     name = kafka.topic()
     node_id, partition = kafka.inside.node_id, PythonTopicPartition(name, 0)
     moved = kafka_python.alter_partition_reassignments({partition: [node_id], PythonTopicPartition(name, 9): [node_id]})
@@ -168,8 +168,8 @@ def test_librdkafka_lists_groups_by_their_type(kafka: Kafka, librdkafka: AdminCl
     kafka.inside.groups.offsets.commit(
         "by-type", Committer("", None, -1), {(kafka.topic(), 0): CommittedOffset(1, -1, "", 0)}, lambda errors: None
     )
-    found = librdkafka.list_consumer_groups(types={ConsumerGroupType.CLASSIC}).result()
-    assert {one.type for one in found.valid if one.group_id == "by-type"} == {ConsumerGroupType.CLASSIC}
+    described = librdkafka.list_consumer_groups(types={ConsumerGroupType.CLASSIC}).result()
+    assert {one.type for one in described.valid if one.group_id == "by-type"} == {ConsumerGroupType.CLASSIC}
     assert librdkafka.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result().valid == []
 
 
@@ -197,5 +197,5 @@ def test_librdkafka_sets_what_means_nothing_here(kafka: Kafka, librdkafka: Admin
     name = "sasl.login.refresh.min.period.seconds"
     entry = ConfigEntry(name, "58000", incremental_operation=AlterConfigOpType.SET)
     only(librdkafka.incremental_alter_configs([ConfigResource("broker", "1", incremental_configs=[entry])]))
-    found = only(librdkafka.describe_configs([ConfigResource("broker", "1")]))
-    assert found[name].value == "58000"
+    described = only(librdkafka.describe_configs([ConfigResource("broker", "1")]))
+    assert described[name].value == "58000"

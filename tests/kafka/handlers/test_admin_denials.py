@@ -48,7 +48,7 @@ def new_name() -> str:
 # -- creating -----------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_topics_that_a_client_may_create_are_created(kafka: Kafka, grants: Grants) -> None:
+def test_only_permitted_topics_are_created(kafka: Kafka, grants: Grants) -> None:
     allowed, forbidden, twice = new_name(), new_name(), new_name()
     with grants.only((CREATE, TOPIC, allowed)):
         codes = {one.name: one.error_code for one in create(kafka, allowed, forbidden, twice, twice)}
@@ -57,13 +57,13 @@ def test_only_the_topics_that_a_client_may_create_are_created(kafka: Kafka, gran
     assert kafka.inside.logs.topic(allowed) is not None
 
 
-def test_who_may_create_topics_in_the_cluster_may_create_each(kafka: Kafka, grants: Grants) -> None:
+def test_cluster_create_right_permits_creating_any_topic(kafka: Kafka, grants: Grants) -> None:
     with grants.only(ON_CLUSTER[0]):
         assert [0] == [one.error_code for one in create(kafka, new_name())]
         assert [] == grants.denied
 
 
-def test_settings_are_shown_only_to_who_may_read_them(kafka: Kafka, grants: Grants) -> None:
+def test_settings_are_shown_only_with_the_right(kafka: Kafka, grants: Grants) -> None:
     seen, unseen = new_name(), new_name()
     with grants.only(ON_CLUSTER[0], (Operation.DESCRIBE_CONFIGS, TOPIC, seen)):
         first, second = create(kafka, seen, unseen)
@@ -97,7 +97,7 @@ def rights(name: str, *operations: Operation) -> list[Grant]:
         ([DESCRIBE, DELETE], ErrorCode.none, ErrorCode.unknown_topic_or_partition),
     ],
 )
-def test_a_topic_is_deleted_by_its_name_by_who_may_and_known_to_who_may_describe(
+def test_topic_deletion_by_name_needs_delete_and_describe(
     kafka: Kafka, grants: Grants, operations: list[Operation], there: int, missing: int
 ) -> None:
     name = kafka.topic()
@@ -116,7 +116,7 @@ def test_a_topic_is_deleted_by_its_name_by_who_may_and_known_to_who_may_describe
         ([DESCRIBE, DELETE], ErrorCode.none, True),
     ],
 )
-def test_the_name_of_an_id_is_told_only_to_who_may_describe_the_topic(
+def test_topic_name_of_an_id_needs_describe(
     kafka: Kafka, grants: Grants, operations: list[Operation], error: int, is_named: bool
 ) -> None:
     info = kafka.inside.logs.topic(kafka.topic())
@@ -126,7 +126,7 @@ def test_the_name_of_an_id_is_told_only_to_who_may_describe_the_topic(
         assert (None, True, ErrorCode.unknown_topic_id) == delete(kafka, topic_id=uuid.uuid4())
 
 
-def test_who_may_delete_the_clusters_topics_may_delete_each(kafka: Kafka, grants: Grants) -> None:
+def test_cluster_delete_right_permits_deleting_any_topic(kafka: Kafka, grants: Grants) -> None:
     name = kafka.topic()
     with grants.only(ON_CLUSTER[1]):
         assert 0 == delete(kafka, name=name)[2]
@@ -134,19 +134,19 @@ def test_who_may_delete_the_clusters_topics_may_delete_each(kafka: Kafka, grants
         assert [] == grants.denied
 
 
-def test_a_name_and_an_id_of_one_topic_are_not_compared_for_who_may_not_delete_it(kafka: Kafka, grants: Grants) -> None:
+def test_denied_topics_name_and_id_are_not_matched(kafka: Kafka, grants: Grants) -> None:
     info = kafka.inside.logs.topic(kafka.topic())
     assert info is not None
     topics = [{"name": info.name, "topic_id": None}, {"name": None, "topic_id": info.topic_id}]
     with grants.only():
         results = kafka.ask(ApiKey.DELETE_TOPICS, 6, topics=topics, timeout=30_000).responses
-    assert [(info.name, DENIED), (None, DENIED)] == [(one.name, one.error_code) for one in results]
+    assert [(info.name, DENIED), (None, DENIED)] == [(result.name, result.error_code) for result in results]
 
 
 # -- describing ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_topics_of_a_transaction_are_shown_to_who_may_describe_them(kafka: Kafka, grants: Grants) -> None:
+def test_transaction_topics_are_shown_only_with_describe(kafka: Kafka, grants: Grants) -> None:
     seen, hidden = kafka.topic(), kafka.topic()
     producer = begin(kafka, name="both")
     add_partitions(kafka, producer, seen)
@@ -154,10 +154,10 @@ def test_the_topics_of_a_transaction_are_shown_to_who_may_describe_them(kafka: K
     with grants.only((DESCRIBE, TXN, "both"), (DESCRIBE, TOPIC, seen)):
         (state,) = kafka.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["both"]).transaction_states
         assert [] == grants.denied
-    assert [seen] == [one.topic for one in state.topics]
+    assert [seen] == [topic.topic for topic in state.topics]
 
 
-def test_operations_of_the_cluster_are_those_of_the_client(kafka: Kafka, grants: Grants) -> None:
+def test_cluster_operations_are_those_of_the_client(kafka: Kafka, grants: Grants) -> None:
     def operations() -> int:
         answer = kafka.ask(ApiKey.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=True, endpoint_type=1)
         return int(answer.cluster_authorized_operations)
@@ -170,7 +170,7 @@ def test_operations_of_the_cluster_are_those_of_the_client(kafka: Kafka, grants:
         assert 0 == operations()
 
 
-def test_resources_of_one_request_for_settings_are_allowed_each_by_itself(kafka: Kafka, grants: Grants) -> None:
+def test_config_resources_are_authorized_individually(kafka: Kafka, grants: Grants) -> None:
     topic = kafka.topic()
     resources = [
         {"resource_type": kind, "resource_name": name, "configs": [{"name": setting, "value": "50000"}]}
@@ -183,5 +183,5 @@ def test_resources_of_one_request_for_settings_are_allowed_each_by_itself(kafka:
     with grants.only((Operation.ALTER_CONFIGS, TOPIC, topic)):
         answer = kafka.ask(ApiKey.ALTER_CONFIGS, 2, resources=resources, validate_only=True)
     assert [0, ErrorCode.cluster_authorization_failed, ErrorCode.group_authorization_failed] == [
-        one.error_code for one in answer.responses
+        response.error_code for response in answer.responses
     ]

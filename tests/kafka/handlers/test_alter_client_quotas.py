@@ -1,4 +1,4 @@
-"""AlterClientQuotas: what is set, what is refused, and that both are seen by DescribeClientQuotas and by the next broker."""
+"""AlterClientQuotas: changes and refusals, and that DescribeClientQuotas and the next broker see both."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -87,15 +87,13 @@ def test_quotas_are_set_changed_and_removed(kafka: Kafka, version: int) -> None:
         {**entry({"user": "a"}), "ops": entry({}, producer_byte_rate=1)["ops"] * 2},
     ],
 )
-def test_what_kafka_refuses_is_refused_and_the_rest_of_the_request_is_done(
-    kafka: Kafka, refused: dict[str, Any]
-) -> None:
+def test_invalid_quota_changes_are_refused_and_others_made(kafka: Kafka, refused: dict[str, Any]) -> None:
     good = entry({"client-id": "good"}, producer_byte_rate=1)
     assert alter(kafka, refused, good) == [INVALID, OK]
     assert described(kafka) == {(("client-id", "good"),): {"producer_byte_rate": 1}}
 
 
-def test_an_entity_that_is_named_twice_is_not_changed(kafka: Kafka) -> None:
+def test_repeated_entity_is_not_changed(kafka: Kafka) -> None:
     first, second = (entry({"user": "a"}, producer_byte_rate=rate) for rate in (1, 2))
     assert alter(kafka, first, entry({"user": "b"}, producer_byte_rate=3), second) == [INVALID, OK, INVALID]
     assert described(kafka) == {(("user", "b"),): {"producer_byte_rate": 3}}
@@ -116,7 +114,7 @@ def test_validating_changes_nothing(kafka: Kafka) -> None:
     assert described(kafka) == {}
 
 
-def test_a_change_that_cannot_be_stored_is_not_in_force(kafka: Kafka) -> None:
+def test_unstorable_quota_change_is_not_applied(kafka: Kafka) -> None:
     assert alter(kafka, entry({"user": "a"}, producer_byte_rate=1)) == [OK]
     with mock.patch.object(kafka.inside.catalogue, "alter_quotas", side_effect=StorageError("the disk is full")):
         failing = entry({"user": "a"}, producer_byte_rate=2), entry({"user": "b"}, producer_byte_rate=0)

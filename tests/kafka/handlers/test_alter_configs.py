@@ -21,7 +21,7 @@ all_versions = loop_over("version", versions(API))
 
 
 @all_versions
-def test_what_is_named_is_set_and_what_is_not_is_taken_back(kafka: Kafka, version: int) -> None:
+def test_named_settings_are_set_and_others_removed(kafka: Kafka, version: int) -> None:
     topic = kafka.topic(retention_ms="1000", segment_ms="5000")
     result = replace(kafka, TOPIC, topic, {"retention.ms": "2000", "cleanup.policy": "compact"}, version=version)
     assert (ErrorCode.none, None) == (result.error_code, result.error_message)
@@ -87,7 +87,7 @@ def test_what_is_not_there_cannot_be_changed(kafka: Kafka, version: int, kind: i
     assert result.error_message
 
 
-def test_a_resource_or_a_setting_named_twice_is_refused(kafka: Kafka) -> None:
+def test_repeated_resource_or_setting_is_refused(kafka: Kafka) -> None:
     topic, other = kafka.topic(), kafka.topic()
     configs = [{"name": "retention.ms", "value": "1"}]
     resources = [
@@ -100,7 +100,7 @@ def test_a_resource_or_a_setting_named_twice_is_refused(kafka: Kafka) -> None:
     assert own(kafka, topic) == own(kafka, other) == {}
 
 
-def test_the_defaults_of_all_topics_are_changed_at_the_broker_and_taken_back() -> None:
+def test_broker_changes_and_resets_topic_defaults() -> None:
     with Kafka() as kafka:
         plain, with_own = kafka.topic(), kafka.topic(retention_ms="1000")
         changed = {"log.retention.ms": "5000", "message.max.bytes": "2000"}
@@ -126,9 +126,7 @@ def test_the_defaults_of_all_topics_are_changed_at_the_broker_and_taken_back() -
     ],
     ids=str,
 )
-def test_what_a_broker_cannot_change_is_refused_and_nothing_else_is_changed(
-    kafka: Kafka, configs: dict[str, str | None]
-) -> None:
+def test_unchangeable_broker_setting_refuses_the_whole_change(kafka: Kafka, configs: dict[str, str | None]) -> None:
     result = replace(kafka, BROKER, "", {"log.segment.bytes": "5000", **configs})
     assert result.error_code == ErrorCode.invalid_request
     assert result.error_message

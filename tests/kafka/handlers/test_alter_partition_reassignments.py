@@ -36,12 +36,12 @@ def test_what_becomes_of_a_reassignment(
     topics = [{"name": topic, "partitions": [{"partition_index": partition, "replicas": replicas}]}]
     answer = kafka.ask(API.key, version, timeout=1000, topics=topics, allow_replication_factor_change=True)
     assert answer.error_code == ErrorCode.none
-    ((shown,),) = [one.partitions for one in answer.responses]
+    ((shown,),) = [response.partitions for response in answer.responses]
     assert (shown.partition_index, shown.error_code) == (partition, code)
     assert bool(shown.error_message) is (code != ErrorCode.none)
 
 
-def test_a_request_may_name_so_many_partitions_and_no_more(kafka: Kafka) -> None:
+def test_request_has_a_bound_on_partitions(kafka: Kafka) -> None:
     topics = [{"name": "t", "partitions": [{"partition_index": n, "replicas": None} for n in range(10_000)]}]
     answer = kafka.ask(API.key, 1, timeout=1000, topics=topics, allow_replication_factor_change=True)
     assert (answer.error_code, answer.responses) == (ErrorCode.invalid_request, ())

@@ -9,7 +9,7 @@ from tests.kafka.handlers.kafka_client import Kafka, versions
 
 
 @pytest.mark.parametrize("version", versions(API))
-def test_a_replica_may_be_moved_to_where_it_is(version: int) -> None:
+def test_replica_may_be_moved_to_its_own_directory(version: int) -> None:
     with Kafka() as kafka:
         topic, failed = kafka.topic(partitions=2), kafka.topic()
         kafka.take_offline(failed)
@@ -23,13 +23,13 @@ def test_a_replica_may_be_moved_to_where_it_is(version: int) -> None:
         ]
         answer = kafka.ask(API.key, version, dirs=dirs)
         assert {
-            (one.topic_name, partition.partition_index): partition.error_code
-            for one in answer.results
-            for partition in one.partitions
+            (result.topic_name, partition.partition_index): partition.error_code
+            for result in answer.results
+            for partition in result.partitions
         } == {
             (topic, 0): ErrorCode.none,
             (topic, 7): ErrorCode.replica_not_available,
             (failed, 0): ErrorCode.kafka_storage_error,
             (topic, 1): ErrorCode.log_dir_not_found,
         }
-        assert [one.topic_name for one in answer.results] == [topic, failed]
+        assert [result.topic_name for result in answer.results] == [topic, failed]

@@ -58,7 +58,7 @@ def describe(kafka: Kafka, *users: str) -> dict[str, Any]:
     }
 
 
-def test_what_is_put_is_described_until_it_is_deleted(kafka: Kafka) -> None:
+def test_credential_is_described_until_it_is_deleted(kafka: Kafka) -> None:
     assert {} == describe(kafka)
     assert {"a": 0, "b": 0} == alter(kafka, put("a"), put("b", SHA_512, 16384))
     assert {"a": 0} == alter(kafka, put("a", SHA_512, 5000))
@@ -89,7 +89,7 @@ def test_what_is_put_is_described_until_it_is_deleted(kafka: Kafka) -> None:
         (put("u", mechanism=-1), ErrorCode.unsupported_sasl_mechanism),
     ],
 )
-def test_what_kafka_refuses_is_refused_and_the_others_are_made(
+def test_invalid_credential_changes_are_refused_and_others_made(
     kafka: Kafka, upsertion: dict[str, Any], error: ErrorCode
 ) -> None:
     assert {upsertion["name"]: error, "other": 0} == alter(kafka, upsertion, put("other"))
@@ -105,7 +105,7 @@ def test_only_what_is_there_can_be_deleted(kafka: Kafka) -> None:
     assert {"a": {SHA_256: 4096}} == describe(kafka)
 
 
-def test_a_user_who_is_named_twice_is_left_alone(kafka: Kafka) -> None:
+def test_repeated_user_is_left_alone(kafka: Kafka) -> None:
     alter(kafka, put("a"), put("b"))
     twice = ErrorCode.duplicate_resource
     assert {"a": twice, "b": 0} == alter(kafka, put("a", SHA_512), put("b", iterations=5000), deletions=(delete("a"),))
@@ -114,7 +114,7 @@ def test_a_user_who_is_named_twice_is_left_alone(kafka: Kafka) -> None:
     assert {"a": {SHA_256: 4096}, "b": {SHA_256: 5000}} == describe(kafka)
 
 
-def test_who_is_unknown_or_named_twice_is_not_described(kafka: Kafka) -> None:
+def test_unknown_or_repeated_user_is_not_described(kafka: Kafka) -> None:
     alter(kafka, put("a"))
     described = {"a": ErrorCode.duplicate_resource, "b": ErrorCode.resource_not_found, "": ErrorCode.resource_not_found}
     assert described == describe(kafka, "a", "a", "b", "")
@@ -130,9 +130,7 @@ def test_a_disk_that_fails_is_everybody_s_error(kafka: Kafka, monkeypatch: pytes
     assert {} == describe(kafka)
 
 
-def test_a_credential_that_may_have_reached_the_disk_can_be_deleted(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credential_of_a_failed_write_can_be_deleted(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it could come back with the next start, whatever the operator does."""
     catalogue = kafka.inside.catalogue
     store = catalogue.alter_credentials

@@ -17,7 +17,7 @@ CLIENT = {"client_software_name": "test", "client_software_version": "1"}
 
 
 @pytest.mark.parametrize("version", versions(API))
-def test_every_api_of_kafkas_is_told_with_its_versions(kafka: Kafka, version: int) -> None:
+def test_every_kafka_api_is_listed_with_its_versions(kafka: Kafka, version: int) -> None:
     answer = kafka.ask(ApiKey.API_VERSIONS, version, **CLIENT)
     assert answer.error_code == ErrorCode.none
     told = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
@@ -31,9 +31,7 @@ def test_every_api_of_kafkas_is_told_with_its_versions(kafka: Kafka, version: in
     ("name", "number"),
     [("", "1"), ("test", ""), ("-test", "1"), ("te st", "1"), ("test", "1_0"), ("tést", "1"), ("a\n", "1")],
 )
-def test_software_that_is_no_name_is_refused_and_the_connection_stays(
-    kafka: Kafka, version: int, name: str, number: str
-) -> None:
+def test_invalid_software_name_is_refused_without_closing(kafka: Kafka, version: int, name: str, number: str) -> None:
     answer = kafka.ask(ApiKey.API_VERSIONS, version, client_software_name=name, client_software_version=number)
     assert (ErrorCode.invalid_request, ()) == (answer.error_code, answer.api_keys)
     assert ErrorCode.none == kafka.ask(ApiKey.API_VERSIONS, version, **CLIENT).error_code
@@ -54,7 +52,7 @@ def test_connections_are_counted_by_their_software() -> None:
     assert {} == software.read()
 
 
-def test_a_client_that_is_newer_learns_which_version_it_may_ask_in(kafka: Kafka) -> None:
+def test_newer_client_learns_a_usable_api_versions_version(kafka: Kafka) -> None:
     version = API.max_version
     request = bytearray(control.encode_request(ApiKey.API_VERSIONS, version, 7, "test", CLIENT))
     request[6:8] = (version + 1).to_bytes(2, "big")
@@ -65,7 +63,7 @@ def test_a_client_that_is_newer_learns_which_version_it_may_ask_in(kafka: Kafka)
 
 
 @pytest.mark.parametrize("key", [ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE])
-def test_streams_groups_are_refused_as_by_a_cluster_that_does_not_know_them(kafka: Kafka, key: ApiKey) -> None:
+def test_streams_groups_are_refused_as_unknown(kafka: Kafka, key: ApiKey) -> None:
     """KIP-1071. Kafka Streams looks at the list of APIs, and says so when it starts."""
     answer = kafka.ask(ApiKey.API_VERSIONS, 4, **CLIENT)
     assert key not in {entry.api_key for entry in answer.api_keys}

@@ -1,4 +1,4 @@
-"""Backup over a socket: who may, what is refused, and that it is released."""
+"""Backup over a socket: rights, refusals, and the release."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def ask(kafka: Kafka, action: Action, backup_id: str = "") -> BackupResponse:
     return answer
 
 
-def test_one_backup_at_a_time_is_pinned_until_it_is_ended(kafka: Kafka) -> None:
+def test_single_backup_is_pinned_until_it_is_ended(kafka: Kafka) -> None:
     first = ask(kafka, Action.BEGIN)
     assert first.error == ErrorCode.none
     assert (Path(first.directory) / "plan.json").is_file()
@@ -29,7 +29,7 @@ def test_one_backup_at_a_time_is_pinned_until_it_is_ended(kafka: Kafka) -> None:
         assert "not pinned any more" in ask(kafka, action, first.backup_id).message
 
 
-def test_clients_find_it_by_its_feature_and_not_among_kafka_s_apis(kafka: Kafka) -> None:
+def test_backup_is_advertised_as_a_feature_only(kafka: Kafka) -> None:
     answer = kafka.ask(ApiKey.API_VERSIONS, 3, client_software_name="x", client_software_version="1")
     assert backup.FEATURE in {feature.name for feature in answer.supported_features}
-    assert ApiKey.BACKUP not in {one.api_key for one in answer.api_keys}
+    assert ApiKey.BACKUP not in {key.api_key for key in answer.api_keys}

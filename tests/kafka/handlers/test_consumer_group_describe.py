@@ -24,7 +24,7 @@ def grants(kafka: Kafka) -> Iterator[Grants]:
 
 
 @all_versions
-def test_members_are_described_with_what_they_have_and_are_to_have(kafka: Kafka, version: int) -> None:
+def test_members_are_described_with_current_and_target_assignments(kafka: Kafka, version: int) -> None:
     group, topic = new_group(), kafka.topic(4)
     first = join(kafka, group, "a", [topic], rack_id="r", server_assignor="range", version=version)
     join(kafka, group, "b", [topic], instance_id="i", version=version)
@@ -46,7 +46,7 @@ def test_members_are_described_with_what_they_have_and_are_to_have(kafka: Kafka,
 
 
 @all_versions
-def test_a_group_that_is_no_consumer_group_is_not_found(kafka: Kafka, version: int) -> None:
+def test_group_of_another_kind_is_not_found(kafka: Kafka, version: int) -> None:
     classic = new_group()
     stable(kafka, classic)
     for group in describe(kafka, classic, "nowhere", "", version=version):
@@ -54,7 +54,7 @@ def test_a_group_that_is_no_consumer_group_is_not_found(kafka: Kafka, version: i
         assert (group.error_code, group.members) == (code, ())
 
 
-def test_a_group_that_is_named_twice_is_described_once(kafka: Kafka) -> None:
+def test_repeated_group_is_described_once(kafka: Kafka) -> None:
     assert [group.group_id for group in describe(kafka, "a", "b", "a")] == ["a", "b"]
 
 

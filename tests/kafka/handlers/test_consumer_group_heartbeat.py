@@ -46,7 +46,7 @@ def test_members_share_the_partitions(kafka: Kafka, version: int) -> None:
     assert sorted(owned) == list(range(6))
 
 
-def test_a_member_of_version_0_may_be_given_its_id(kafka: Kafka) -> None:
+def test_version_0_member_may_be_given_its_id(kafka: Kafka) -> None:
     group = new_group()
     answer = ask_join(kafka, group, "", [kafka.topic()], version=0)
     assert answer.error_code == ErrorCode.none and len(answer.member_id) == 36
@@ -83,7 +83,7 @@ def test_an_empty_group_id_is_refused(kafka: Kafka, version: int) -> None:
 
 
 @all_versions
-def test_an_assignor_that_is_not_there_is_refused_with_those_that_are(kafka: Kafka, version: int) -> None:
+def test_unknown_assignor_is_refused_naming_the_available_ones(kafka: Kafka, version: int) -> None:
     answer = ask_join(kafka, new_group(), "a", [kafka.topic()], version=version, server_assignor="sticky")
     assert answer.error_code == ErrorCode.unsupported_assignor
     assert "uniform, range" in answer.error_message
@@ -119,7 +119,7 @@ def test_a_member_leaves(kafka: Kafka, version: int) -> None:
 
 
 @all_versions
-def test_a_static_member_comes_back_and_has_what_it_had(kafka: Kafka, version: int) -> None:
+def test_returning_static_member_keeps_its_assignment(kafka: Kafka, version: int) -> None:
     group, topic = new_group(), kafka.topic(4)
     member = join(kafka, group, "a", [topic], version=version, instance_id="i")
     assert member.leave(-2, version=version, instance_id="i").member_epoch == -2
@@ -141,7 +141,7 @@ def test_an_expression_that_is_none_is_refused(kafka: Kafka) -> None:
     assert "`a(`" in answer.error_message
 
 
-def test_what_the_short_way_answers_is_what_the_schema_answers(kafka: Kafka) -> None:
+def test_short_path_answers_as_the_schema_does(kafka: Kafka) -> None:
     """A heartbeat whose member id is too long for the short way, and one that is not."""
     group = new_group()
     topic = kafka.topic()
@@ -155,7 +155,7 @@ def test_what_the_short_way_answers_is_what_the_schema_answers(kafka: Kafka) -> 
     assert answers == [(ErrorCode.none, True, True)] * 2
 
 
-def test_heartbeats_on_other_connections_are_answered_while_a_join_waits(kafka: Kafka) -> None:
+def test_waiting_join_does_not_delay_other_connections(kafka: Kafka) -> None:
     group, topic = new_group(), kafka.topic(2)
     member = join(kafka, group, "a", [topic])
     with Beside(kafka) as other:
@@ -163,12 +163,12 @@ def test_heartbeats_on_other_connections_are_answered_while_a_join_waits(kafka: 
         assert until_stable(member, second) == [1, 1]
 
 
-def test_a_client_that_says_nothing_of_its_topics_joins_with_none(kafka: Kafka) -> None:
+def test_member_without_topics_joins_with_none(kafka: Kafka) -> None:
     member = join(kafka, new_group(), "a", [])
     assert member.owned == {}
 
 
-def test_a_classic_member_in_the_same_group_is_told_to_join_again(kafka: Kafka) -> None:
+def test_classic_member_in_the_group_rejoins(kafka: Kafka) -> None:
     group, topic = new_group(), kafka.topic(2)
     fields = join_fields(group, topics=[topic])
     with Beside(kafka) as old:
@@ -182,7 +182,7 @@ def test_a_classic_member_in_the_same_group_is_told_to_join_again(kafka: Kafka) 
         assert again.protocol_name == "range" and not again.members, "the coordinator assigns"
 
 
-def test_a_group_with_members_of_another_kind_is_no_consumer_group(kafka: Kafka) -> None:
+def test_group_of_another_kind_refuses_the_heartbeat(kafka: Kafka) -> None:
     group = new_group()
     stable(kafka, group, protocol_type="connect")
     answer = ask_join(kafka, group, "a", [kafka.topic()])
@@ -194,9 +194,7 @@ def test_a_group_with_members_of_another_kind_is_no_consumer_group(kafka: Kafka)
 
 
 @all_versions
-def test_a_client_needs_read_on_the_group_and_describe_on_what_it_names(
-    kafka: Kafka, grants: Grants, version: int
-) -> None:
+def test_heartbeat_needs_read_and_describe(kafka: Kafka, grants: Grants, version: int) -> None:
     group, topic = new_group(), kafka.topic()
     read = (Operation.READ, ResourceType.GROUP, group)
     with grants.only():
@@ -212,7 +210,7 @@ def test_a_client_needs_read_on_the_group_and_describe_on_what_it_names(
         assert ask_join(kafka, group, "a", [topic], version=version).error_code == ErrorCode.none
 
 
-def test_an_expression_matches_only_what_the_client_may_describe(kafka: Kafka, grants: Grants) -> None:
+def test_regex_matches_only_describable_topics(kafka: Kafka, grants: Grants) -> None:
     group, topics = new_group(), [kafka.topic() for _ in range(2)]
     rights = [(Operation.READ, ResourceType.GROUP, group), (Operation.DESCRIBE, ResourceType.TOPIC, topics[0])]
     with grants.only(*rights):
@@ -223,7 +221,7 @@ def test_an_expression_matches_only_what_the_client_may_describe(kafka: Kafka, g
 # The feature --------------------------------------------------------------------------------------------------------------
 
 
-def test_where_the_feature_is_switched_off_the_client_is_told_what_to_set() -> None:
+def test_disabled_feature_error_names_the_setting() -> None:
     with Kafka(feature_max_levels={"group.version": 0}) as kafka:
         for answer in (ask_join(kafka, "g", "a", ["t"]), heartbeat(kafka, "g", "a", 3)):
             assert answer.error_code == ErrorCode.unsupported_version
@@ -231,7 +229,7 @@ def test_where_the_feature_is_switched_off_the_client_is_told_what_to_set() -> N
         assert describe(kafka, "g")[0].error_code == ErrorCode.unsupported_version
 
 
-def test_a_damaged_request_closes_its_connection_and_no_other(kafka: Kafka) -> None:
+def test_damaged_request_closes_only_its_connection(kafka: Kafka) -> None:
     request = control.encode_request(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, 7, "test", {"group_id": "g", "member_id": "m"})
     damaged = request[:-4] + b"\xff\xff\xff\x7f"
     with Beside(kafka) as other, pytest.raises((AssertionError, ConnectionError)):

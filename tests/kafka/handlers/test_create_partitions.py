@@ -39,7 +39,7 @@ def partitions(kafka: Kafka, name: str) -> int:
 
 
 @all_versions
-def test_a_topic_gets_the_partitions_that_were_asked_for(kafka: Kafka, version: int) -> None:
+def test_topic_gets_the_requested_partitions(kafka: Kafka, version: int) -> None:
     name = kafka.topic(partitions=2)
     kafka.fill(name, 1, partition=1)
     (result,) = grow(kafka, (name, 5), version=version)
@@ -76,7 +76,7 @@ def test_a_topic_that_is_not_there_cannot_grow(kafka: Kafka, version: int) -> No
     assert result.error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_a_topic_named_twice_does_not_grow_and_the_others_do(kafka: Kafka) -> None:
+def test_repeated_topic_does_not_grow_and_others_do(kafka: Kafka) -> None:
     name, other = kafka.topic(), kafka.topic()
     results = {result.name: result.error_code for result in grow(kafka, (name, 2), (other, 2), (name, 3))}
     assert {name: ErrorCode.invalid_request, other: ErrorCode.none} == results

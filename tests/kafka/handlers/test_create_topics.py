@@ -34,7 +34,7 @@ def create(kafka: Kafka, *topics: dict[str, Any], version: int = LATEST, validat
 
 
 @all_versions
-def test_a_topic_is_there_when_the_answer_says_so(kafka: Kafka, version: int) -> None:
+def test_topic_exists_when_the_answer_says_so(kafka: Kafka, version: int) -> None:
     name = f"made-{version}"
     (result,) = create(kafka, topic(name, num_partitions=2), version=version)
     assert (name, ErrorCode.none, None) == (result.name, result.error_code, result.error_message)
@@ -115,14 +115,14 @@ def test_names_that_kafka_does_not_allow_are_refused(kafka: Kafka, name: str) ->
     assert result.error_code == ErrorCode.invalid_topic_exception
 
 
-def test_names_that_differ_in_dots_and_underscores_only_collide(kafka: Kafka) -> None:
+def test_names_differing_in_dots_and_underscores_collide(kafka: Kafka) -> None:
     create(kafka, topic("a.b_c"))
     (result,) = create(kafka, topic("a_b.c"))
     assert result.error_code == ErrorCode.invalid_topic_exception
     assert "a.b_c" in result.error_message
 
 
-def test_a_topic_named_twice_is_refused_and_the_others_are_made(kafka: Kafka) -> None:
+def test_repeated_topic_is_refused_and_others_are_created(kafka: Kafka) -> None:
     results = {
         result.name: result.error_code for result in create(kafka, topic("twice"), topic("once"), topic("twice"))
     }
@@ -131,7 +131,7 @@ def test_a_topic_named_twice_is_refused_and_the_others_are_made(kafka: Kafka) ->
     assert kafka.inside.logs.topic("once") is not None
 
 
-def test_one_request_has_a_bound_on_partitions_in_all(kafka: Kafka) -> None:
+def test_request_has_a_bound_on_total_partitions(kafka: Kafka) -> None:
     results = create(kafka, topic("many", num_partitions=6000), topic("more", num_partitions=6000), validate_only=True)
     assert [ErrorCode.none, ErrorCode.policy_violation] == [result.error_code for result in results]
 
@@ -167,7 +167,7 @@ def test_other_assignments_are_refused(kafka: Kafka, wrong: dict[str, Any], code
     assert result.error_message
 
 
-def test_the_answer_shows_all_settings_and_where_they_come_from(kafka: Kafka) -> None:
+def test_answer_shows_all_settings_with_their_sources(kafka: Kafka) -> None:
     (result,) = create(kafka, topic("with-settings", configs=[{"name": "retention.ms", "value": "1000"}]))
     configs = {config.name: config for config in result.configs}
     assert ("1000", 1) == (configs["retention.ms"].value, configs["retention.ms"].config_source)

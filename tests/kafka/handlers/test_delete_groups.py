@@ -10,14 +10,14 @@ from tests.kafka.handlers.kafka_client import Kafka, versions
 
 
 @pytest.mark.parametrize("version", versions(API))
-def test_groups_without_members_are_gone_when_the_answer_says_so(kafka: Kafka, version: int) -> None:
+def test_empty_groups_are_gone_when_answered(kafka: Kafka, version: int) -> None:
     left, offsets_only, busy, nowhere, topic = new_group(), new_group(), new_group(), new_group(), kafka.topic()
     leave(kafka, left, stable(kafka, left))
     stable(kafka, busy)
     for group in (left, offsets_only):
         commit(kafka, group, topic, 7)
     answer = kafka.ask(ApiKey.DELETE_GROUPS, version, groups_names=[left, busy, nowhere, offsets_only, left])
-    assert [(one.group_id, one.error_code) for one in answer.results] == [
+    assert [(result.group_id, result.error_code) for result in answer.results] == [
         (left, ErrorCode.none),
         (busy, ErrorCode.non_empty_group),
         (nowhere, ErrorCode.group_id_not_found),

@@ -55,7 +55,7 @@ def test_an_offset_that_is_gone_already_changes_nothing(kafka: Kafka) -> None:
 
 @all_versions
 @pytest.mark.parametrize("offset", [11, -2])
-def test_an_offset_that_is_not_in_the_log_is_refused(kafka: Kafka, version: int, offset: int) -> None:
+def test_offset_outside_the_log_is_refused(kafka: Kafka, version: int, offset: int) -> None:
     topic = kafka.topic()
     kafka.fill(topic, *range(10))
     result = delete(kafka, topic, offset, version=version)
@@ -70,7 +70,7 @@ def test_an_unknown_partition_is_said_to_be_so(kafka: Kafka, version: int) -> No
         assert (ErrorCode.unknown_topic_or_partition, -1) == (result.error_code, result.low_watermark)
 
 
-def test_a_topic_that_is_only_compacted_keeps_its_records(kafka: Kafka) -> None:
+def test_compacted_only_topic_keeps_its_records(kafka: Kafka) -> None:
     topic = kafka.topic(cleanup_policy="compact")
     kafka.fill(topic, 1)
     assert delete(kafka, topic, -1).error_code == ErrorCode.policy_violation

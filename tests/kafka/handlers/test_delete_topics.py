@@ -24,7 +24,7 @@ def delete_states(kafka: Kafka, *states: tuple[str | None, uuid.UUID | None]) ->
 
 
 @all_versions
-def test_a_topic_is_gone_when_the_answer_says_so(kafka: Kafka, version: int) -> None:
+def test_topic_is_gone_when_the_answer_says_so(kafka: Kafka, version: int) -> None:
     name = kafka.topic(partitions=2)
     info = kafka.inside.logs.topic(name)
     assert info is not None
@@ -36,14 +36,14 @@ def test_a_topic_is_gone_when_the_answer_says_so(kafka: Kafka, version: int) -> 
 
 
 @all_versions
-def test_a_topic_that_is_not_there_cannot_be_deleted(kafka: Kafka, version: int) -> None:
+def test_missing_topic_cannot_be_deleted(kafka: Kafka, version: int) -> None:
     (result,) = delete(kafka, "nowhere", version=version)
     assert ("nowhere", ErrorCode.unknown_topic_or_partition) == (result.name, result.error_code)
     if version >= 5:
         assert "nowhere" in result.error_message
 
 
-def test_a_name_can_be_used_again_at_once_and_begins_empty(kafka: Kafka) -> None:
+def test_deleted_name_is_reusable_at_once_and_empty(kafka: Kafka) -> None:
     name = kafka.topic()
     kafka.fill(name, 1, 2, 3)
     delete(kafka, name)
@@ -62,13 +62,13 @@ def test_a_topic_is_deleted_by_its_id(kafka: Kafka) -> None:
     assert kafka.inside.logs.topic(name) is None
 
 
-def test_an_unknown_id_has_a_code_of_its_own(kafka: Kafka) -> None:
+def test_unknown_id_has_its_own_error_code(kafka: Kafka) -> None:
     stranger = uuid.uuid4()
     (result,) = delete_states(kafka, (None, stranger))
     assert (None, stranger, ErrorCode.unknown_topic_id) == (result.name, result.topic_id, result.error_code)
 
 
-def test_a_topic_is_named_by_its_name_or_its_id_and_not_by_both_or_neither(kafka: Kafka) -> None:
+def test_topic_needs_either_a_name_or_an_id(kafka: Kafka) -> None:
     name = kafka.topic()
     info = kafka.inside.logs.topic(name)
     assert info is not None
@@ -85,7 +85,7 @@ def test_a_topic_named_twice_stays(kafka: Kafka, version: int) -> None:
     assert kafka.inside.logs.topic(name) is not None
 
 
-def test_a_topic_named_by_its_name_and_again_by_its_id_stays(kafka: Kafka) -> None:
+def test_topic_named_by_name_and_by_id_stays(kafka: Kafka) -> None:
     name = kafka.topic()
     info = kafka.inside.logs.topic(name)
     assert info is not None

@@ -1,4 +1,4 @@
-"""What a client without permission is told by the handlers of data: as Kafka tells it, and nothing of what exists."""
+"""The answers of the data handlers to clients without permission: as Kafka's, and revealing nothing that exists."""
 
 import struct
 from collections.abc import Iterator
@@ -58,11 +58,11 @@ def produce_fields(*topics: str, acks: int = 1, partitions: int = 1) -> dict[str
 def produce(kafka: Kafka, *topics: str, acks: int = 1, partitions: int = 1) -> dict[str, list[int]]:
     """The error codes of each topic's partitions."""
     answer = kafka.ask(ApiKey.PRODUCE, 9, **produce_fields(*topics, acks=acks, partitions=partitions))
-    return {one.name: [each.error_code for each in one.partition_responses] for one in answer.responses}
+    return {response.name: [each.error_code for each in response.partition_responses] for response in answer.responses}
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_records_are_appended_to_the_allowed_topics_of_a_request_only(kafka: Kafka, grants: Grants, acks: int) -> None:
+def test_records_reach_only_the_permitted_topics(kafka: Kafka, grants: Grants, acks: int) -> None:
     open_to_all, closed = kafka.topic(2), kafka.topic(2)
     with grants.only(*grant(WRITE, open_to_all)):
         assert produce(kafka, closed, open_to_all, acks=acks, partitions=2) == {
@@ -80,7 +80,7 @@ def end_of(kafka: Kafka, topic: str) -> int:
     return log.log_end_offset
 
 
-def test_each_topic_is_asked_about_once_whatever_the_number_of_its_partitions(kafka: Kafka, grants: Grants) -> None:
+def test_topic_is_authorized_once_for_all_its_partitions(kafka: Kafka, grants: Grants) -> None:
     topic = kafka.topic(20)
     with grants.only(*grant(WRITE, topic), *grant(READ, topic)):
         produce(kafka, topic, partitions=20)
@@ -108,10 +108,10 @@ def transactional(kafka: Kafka, *topics: str, transactional_id: str | None, acks
 
 def codes(frame: bytes) -> dict[str, int]:
     answer = control.parse_response(ApiKey.PRODUCE, 9, frame)[1]
-    return {one.name: one.partition_responses[0].error_code for one in answer.responses}
+    return {response.name: response.partition_responses[0].error_code for response in answer.responses}
 
 
-def test_who_may_not_use_a_transactional_id_may_not_produce_in_its_transaction(kafka: Kafka, grants: Grants) -> None:
+def test_denied_transactional_id_prevents_producing(kafka: Kafka, grants: Grants) -> None:
     open_to_all, closed = kafka.topic(), kafka.topic()
     writes = grant(WRITE, open_to_all)
     for transactional_id in ("mine", None):
@@ -138,7 +138,10 @@ def test_who_may_not_use_a_transactional_id_may_not_produce_in_its_transaction(k
 def fetch(kafka: Kafka, *topics: str, partitions: int = 1, wait_ms: int = 0) -> dict[str, list[tuple[int, int]]]:
     """(error code, high watermark) of each topic's partitions."""
     answer = kafka.ask(ApiKey.FETCH, 11, **fetch_fields(*topics, partitions=partitions, wait_ms=wait_ms))
-    return {one.topic: [(each.error_code, each.high_watermark) for each in one.partitions] for one in answer.responses}
+    return {
+        response.topic: [(each.error_code, each.high_watermark) for each in response.partitions]
+        for response in answer.responses
+    }
 
 
 def fetch_fields(*topics: str, partitions: int = 1, wait_ms: int = 0) -> dict[str, Any]:
@@ -151,7 +154,7 @@ def fetch_fields(*topics: str, partitions: int = 1, wait_ms: int = 0) -> dict[st
     }
 
 
-def test_a_fetch_answers_at_once_about_topics_that_it_may_not_read(kafka: Kafka, grants: Grants) -> None:
+def test_fetch_of_denied_topics_is_answered_at_once(kafka: Kafka, grants: Grants) -> None:
     open_to_all, closed = kafka.topic(), kafka.topic()
     kafka.fill(closed, 1)
     a_day_ms = 24 * 3600 * 1000
@@ -173,7 +176,7 @@ def test_a_fetch_that_waits_is_authorized_again(kafka: Kafka, grants: Grants) ->
         with grants.only():
             kafka.fill(topic, 1)
             (answered,) = consumer.answer(ApiKey.FETCH, 11).responses
-            assert [one.error_code for one in answered.partitions] == [DENIED]
+            assert [partition.error_code for partition in answered.partitions] == [DENIED]
 
 
 def parked(kafka: Kafka) -> int:
@@ -187,7 +190,7 @@ def parked(kafka: Kafka) -> int:
 # -- groups -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_join_that_waits_was_authorized_when_it_came(kafka: Kafka, grants: Grants) -> None:
+def test_waiting_join_was_authorized_on_arrival(kafka: Kafka, grants: Grants) -> None:
     group = new_group()
     read = READ, ResourceType.GROUP, group
     denied = ErrorCode.group_authorization_failed
@@ -212,7 +215,7 @@ def test_a_join_that_waits_was_authorized_when_it_came(kafka: Kafka, grants: Gra
             assert heartbeat(first, group, stable_member, 2) == 0
 
 
-def test_what_a_group_has_committed_is_told_of_topics_that_one_may_describe(kafka: Kafka, grants: Grants) -> None:
+def test_committed_offsets_are_shown_for_describable_topics_only(kafka: Kafka, grants: Grants) -> None:
     group, shown, hidden = new_group(), kafka.topic(), kafka.topic()
     for topic in (shown, hidden):
         assert commit(kafka, group, topic, 5) == [0]
@@ -245,10 +248,10 @@ def metadata(kafka: Kafka, topics: list[str] | None, create: bool = False) -> di
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )
-    return {one.name: one.error_code for one in answer.topics}
+    return {topic.name: topic.error_code for topic in answer.topics}
 
 
-def test_metadata_names_denied_topics_only_where_the_request_names_them(kafka: Kafka, grants: Grants) -> None:
+def test_metadata_lists_denied_topics_only_if_requested(kafka: Kafka, grants: Grants) -> None:
     shown, hidden = kafka.topic(), kafka.topic()
     for _ in range(2):  # the second answer is the cached one
         with grants.only(*grant(DESCRIBE, shown)):
@@ -262,7 +265,7 @@ def test_metadata_names_denied_topics_only_where_the_request_names_them(kafka: K
         assert {shown, hidden} <= set(metadata(kafka, None))
 
 
-def test_clients_that_may_see_the_same_topics_share_a_cached_answer(kafka: Kafka, grants: Grants) -> None:
+def test_equally_permitted_clients_share_a_cached_answer(kafka: Kafka, grants: Grants) -> None:
     topic = kafka.topic()
     kafka.inside.metadata_cache._answers.clear()
     for other in range(3):
@@ -272,7 +275,7 @@ def test_clients_that_may_see_the_same_topics_share_a_cached_answer(kafka: Kafka
     assert len(kafka.inside.metadata_cache) == 2
 
 
-def test_topics_are_created_for_those_who_may_create_them(kafka: Kafka, grants: Grants) -> None:
+def test_topics_are_auto_created_only_with_the_right(kafka: Kafka, grants: Grants) -> None:
     describe = grant(DESCRIBE, "made-1", "made-2", "made-3")
     with grants.only(*describe):
         assert metadata(kafka, ["made-1"], create=True) == {"made-1": DENIED}
@@ -281,12 +284,12 @@ def test_topics_are_created_for_those_who_may_create_them(kafka: Kafka, grants: 
         assert metadata(kafka, ["made-1", "made-2"], create=True) == {"made-1": 0, "made-2": DENIED}
     with grants.only(*describe, (CREATE, CLUSTER, CLUSTER_NAME)):
         assert metadata(kafka, ["made-2"], create=True) == {"made-2": 0}
-    with grants.only(*grant(CREATE, "made-3")):  # what one may not describe, one does not create by asking for it
+    with grants.only(*grant(CREATE, "made-3")):  # asking for an invisible topic does not create it
         assert metadata(kafka, ["made-3"], create=True) == {"made-3": DENIED}
     assert kafka.inside.logs.topic("made-3") is None
 
 
-def test_a_hidden_topic_and_one_that_does_not_exist_cannot_be_told_apart(kafka: Kafka, grants: Grants) -> None:
+def test_hidden_and_missing_topics_are_indistinguishable(kafka: Kafka, grants: Grants) -> None:
     hidden = kafka.topic()
     missing = "x" * len(hidden)
     for version in range(1, 10):

@@ -26,7 +26,7 @@ def kafka() -> Iterator[Kafka]:
 
 
 def ask(kafka: Kafka, *components: tuple[str, int, str | None], strict: bool = False, version: int = 1) -> Any:
-    fields = [dict(zip(("entity_type", "match_type", "match"), one, strict=True)) for one in components]
+    fields = [dict(zip(("entity_type", "match_type", "match"), component, strict=True)) for component in components]
     return kafka.ask(API.key, version, components=fields, strict=strict)
 
 

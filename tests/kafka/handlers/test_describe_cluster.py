@@ -20,7 +20,7 @@ def kafka() -> Iterator[Kafka]:
 
 
 @all_versions
-def test_the_cluster_is_this_broker_at_the_address_it_was_asked_at(kafka: Kafka, version: int) -> None:
+def test_cluster_is_this_broker_at_the_requested_address(kafka: Kafka, version: int) -> None:
     response = kafka.ask(ApiKey.DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=False)
     assert response.error_code == ErrorCode.none
     assert (response.cluster_id, response.controller_id) == ("a-cluster", 5)
@@ -41,9 +41,7 @@ def test_permissions_are_told_only_when_asked_for(kafka: Kafka, version: int) ->
 @pytest.mark.parametrize(
     ("endpoint_type", "code"), [(2, ErrorCode.mismatched_endpoint_type), (3, ErrorCode.unsupported_endpoint_type)]
 )
-def test_who_looks_for_a_controller_is_told_that_this_is_none(
-    kafka: Kafka, endpoint_type: int, code: ErrorCode
-) -> None:
+def test_controller_endpoint_request_is_refused(kafka: Kafka, endpoint_type: int, code: ErrorCode) -> None:
     response = kafka.ask(
         ApiKey.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=False, endpoint_type=endpoint_type
     )

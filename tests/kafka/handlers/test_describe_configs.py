@@ -52,7 +52,7 @@ def synonyms(entry: Any) -> list[tuple[str, str, int]]:
 
 @all_versions
 def test_a_topic_has_kafkas_settings_with_kafkas_defaults(kafka: Kafka, version: int) -> None:
-    found = values(describe(kafka, TOPIC, kafka.topic(), version=version))
+    described = values(describe(kafka, TOPIC, kafka.topic(), version=version))
     assert {
         "cleanup.policy": ("delete", DEFAULT),
         "compression.type": ("producer", DEFAULT),
@@ -65,13 +65,13 @@ def test_a_topic_has_kafkas_settings_with_kafkas_defaults(kafka: Kafka, version:
         "retention.ms": ("604800000", DEFAULT),
         "segment.bytes": ("1073741824", DEFAULT),
         "flush.messages": (str(2**63 - 1), DEFAULT),
-    }.items() <= found.items()
+    }.items() <= described.items()
 
 
 @all_versions
 def test_a_value_says_where_it_was_set(kafka: Kafka, version: int) -> None:
-    found = entries(describe(kafka, TOPIC, kafka.topic(retention_ms=" 1000 "), version=version, synonyms=True))
-    own, static, default = found["retention.ms"], found["retention.bytes"], found["segment.ms"]
+    described = entries(describe(kafka, TOPIC, kafka.topic(retention_ms=" 1000 "), version=version, synonyms=True))
+    own, static, default = described["retention.ms"], described["retention.bytes"], described["segment.ms"]
     assert ("1000", OF_TOPIC) == (own.value, own.config_source)
     # Kafka's own default is log.retention.hours, which it names only beside a log.retention.ms that is set.
     assert [("retention.ms", "1000", OF_TOPIC)] == synonyms(own)
@@ -79,8 +79,8 @@ def test_a_value_says_where_it_was_set(kafka: Kafka, version: int) -> None:
     assert [("log.retention.bytes", "5000000", STATIC), ("log.retention.bytes", "-1", DEFAULT)] == synonyms(static)
     assert ("604800000", DEFAULT) == (default.value, default.config_source)
     assert [] == synonyms(default)
-    assert [("log.segment.bytes", "1073741824", DEFAULT)] == synonyms(found["segment.bytes"])
-    assert not any(entry.read_only or entry.is_sensitive for entry in found.values())
+    assert [("log.segment.bytes", "1073741824", DEFAULT)] == synonyms(described["segment.bytes"])
+    assert not any(entry.read_only or entry.is_sensitive for entry in described.values())
 
 
 @all_versions
@@ -127,12 +127,12 @@ def test_settings_have_a_type_and_a_documentation(kafka: Kafka, version: int) ->
 @pytest.mark.parametrize("kind", [TOPIC, BROKER])
 def test_only_the_settings_that_are_named_are_told(kafka: Kafka, version: int, kind: int) -> None:
     name = kafka.topic() if kind == TOPIC else "1"
-    found = entries(describe(kafka, kind, name, "compression.type", "no.such.setting", version=version))
-    assert {"compression.type"} == found.keys()
+    described = entries(describe(kafka, kind, name, "compression.type", "no.such.setting", version=version))
+    assert {"compression.type"} == described.keys()
 
 
 @all_versions
-def test_an_empty_list_of_names_is_all_of_them(kafka: Kafka, version: int) -> None:
+def test_empty_list_of_names_means_all(kafka: Kafka, version: int) -> None:
     topic = kafka.topic()
     result = describe(kafka, TOPIC, topic, version=version, configuration_keys=[])
     assert len(result.configs) > 20
@@ -140,26 +140,26 @@ def test_an_empty_list_of_names_is_all_of_them(kafka: Kafka, version: int) -> No
 
 @all_versions
 def test_this_broker_tells_its_settings(kafka: Kafka, version: int) -> None:
-    found = entries(describe(kafka, BROKER, "1", version=version, synonyms=True))
-    assert ("2", STATIC) == (found["num.network.threads"].value, found["num.network.threads"].config_source)
+    described = entries(describe(kafka, BROKER, "1", version=version, synonyms=True))
+    assert ("2", STATIC) == (described["num.network.threads"].value, described["num.network.threads"].config_source)
     assert [("num.network.threads", "2", STATIC), ("num.network.threads", "3", DEFAULT)] == synonyms(
-        found["num.network.threads"]
+        described["num.network.threads"]
     )
-    assert ("8", DEFAULT) == (found["num.io.threads"].value, found["num.io.threads"].config_source)
-    assert kafka.broker.data_dir == found["log.dirs"].value
+    assert ("8", DEFAULT) == (described["num.io.threads"].value, described["num.io.threads"].config_source)
+    assert kafka.broker.data_dir == described["log.dirs"].value
     host, port = kafka.address
-    assert found["listeners"].value == found["advertised.listeners"].value == f"PLAINTEXT://{host}:{port}"
-    assert found["auto.create.topics.enable"].value == "true"
-    assert found["node.id"].value == "1"
+    assert described["listeners"].value == described["advertised.listeners"].value == f"PLAINTEXT://{host}:{port}"
+    assert described["auto.create.topics.enable"].value == "true"
+    assert described["node.id"].value == "1"
 
 
-def test_a_default_that_is_set_in_milliseconds_is_named_before_the_one_in_hours() -> None:
+def test_default_in_milliseconds_precedes_the_one_in_hours() -> None:
     with Kafka(log_retention_ms=9000) as kafka:
         change(kafka, BROKER, "", ("log.retention.ms", SET, "8000"))
         change(kafka, BROKER, "1", ("log.retention.ms", SET, "7000"))
         topic = kafka.topic(retention_ms="6000")
-        found = entries(describe(kafka, TOPIC, topic, synonyms=True))["retention.ms"]
-        assert synonyms(found) == [
+        described = entries(describe(kafka, TOPIC, topic, synonyms=True))["retention.ms"]
+        assert synonyms(described) == [
             ("retention.ms", "6000", OF_TOPIC),
             ("log.retention.ms", "7000", DYNAMIC_BROKER),
             ("log.retention.ms", "8000", DYNAMIC_DEFAULT),
@@ -168,7 +168,7 @@ def test_a_default_that_is_set_in_milliseconds_is_named_before_the_one_in_hours(
         ]
 
 
-def test_synonyms_of_a_setting_that_was_changed_come_in_the_order_in_which_they_count() -> None:
+def test_synonyms_are_listed_in_order_of_precedence() -> None:
     with Kafka(io_threads=4) as kafka:
         change(kafka, BROKER, "", ("num.io.threads", SET, "5"))
         change(kafka, BROKER, "1", ("num.io.threads", SET, "6"))
@@ -183,21 +183,23 @@ def test_a_default_that_somebody_sets_was_set() -> None:
     """Whatever its value, a setting says in which of the ways it was given, the last one first."""
     infos = [info for info in BROKER_SETTINGS.values() if info.name not in ("listeners", "data_dir")]
     with Kafka(**{info.name: getattr(BrokerConfig(), info.name) for info in infos}) as kafka:
-        found = entries(describe(kafka, BROKER, "1", synonyms=True))
-        assert {(entry.name, entry.config_source) for entry in found.values()} == {(name, STATIC) for name in found}
+        described = entries(describe(kafka, BROKER, "1", synonyms=True))
+        assert {(entry.name, entry.config_source) for entry in described.values()} == {
+            (name, STATIC) for name in described
+        }
         changed = {
             entry.name: entry.value
-            for entry in found.values()
+            for entry in described.values()
             if entry.value and not entry.read_only and not entry.name.startswith("ssl.")  # those are one broker's
         }
         for broker in ("", "1"):
             changes = ((name, SET, value) for name, value in changed.items())
             assert change(kafka, BROKER, broker, *changes).error_message is None
-        found = entries(describe(kafka, BROKER, "1", synonyms=True))
+        described = entries(describe(kafka, BROKER, "1", synonyms=True))
         every_way = [DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT]
         for name, value in changed.items():
-            assert [source for *_, source in synonyms(found[name])] == every_way
-            assert [each[:2] for each in synonyms(found[name])[:3]] == [(name, value)] * 3
+            assert [source for *_, source in synonyms(described[name])] == every_way
+            assert [each[:2] for each in synonyms(described[name])[:3]] == [(name, value)] * 3
         topic = kafka.topic(**{setting.name: setting.default_text for setting in SETTINGS})
         for entry in entries(describe(kafka, TOPIC, topic, synonyms=True)).values():
             assert entry.config_source == OF_TOPIC, entry.name
@@ -210,28 +212,28 @@ def test_listeners_are_written_as_kafka_does() -> None:
         "shuffle://127.0.0.1:0",
     )
     with Kafka(listeners=listeners) as kafka:
-        found = entries(describe(kafka, BROKER, "1"))
+        described = entries(describe(kafka, BROKER, "1"))
         first, second = (kafka.inside.ports[name] for name in ("kafka", "docker"))
-        assert found["listeners"].value == f"PLAINTEXT://127.0.0.1:{first},DOCKER://localhost:{second}"
-        assert found["advertised.listeners"].value == f"PLAINTEXT://127.0.0.1:{first},DOCKER://broker:19092"
+        assert described["listeners"].value == f"PLAINTEXT://127.0.0.1:{first},DOCKER://localhost:{second}"
+        assert described["advertised.listeners"].value == f"PLAINTEXT://127.0.0.1:{first},DOCKER://broker:19092"
         assert first != second != 0
 
 
-def test_settings_without_an_effect_are_shown_and_secrets_are_not() -> None:
+def test_ineffective_settings_are_shown_and_secrets_hidden() -> None:
     settings = {"background.threads": "4", "delegation.token.secret.key": "geheim"}
     with Kafka(ignored_kafka_settings=settings) as kafka:
-        found = entries(describe(kafka, BROKER, "1", synonyms=True))
-        threads, password = found["background.threads"], found["delegation.token.secret.key"]
+        described = entries(describe(kafka, BROKER, "1", synonyms=True))
+        threads, password = described["background.threads"], described["delegation.token.secret.key"]
         assert (threads.value, threads.config_source, threads.is_sensitive) == ("4", STATIC, False)
         assert (password.value, password.is_sensitive) == (None, True)
         assert synonyms(password) == [("delegation.token.secret.key", None, STATIC)]
-        assert "ignored_kafka_settings" not in found
+        assert "ignored_kafka_settings" not in described
 
 
 @all_versions
 def test_a_group_has_the_settings_of_kafka_4(kafka: Kafka, version: int) -> None:
-    found = entries(describe(kafka, GROUP, "any", version=version, synonyms=True))
-    assert {name: entry.value for name, entry in found.items()} == {
+    described = entries(describe(kafka, GROUP, "any", version=version, synonyms=True))
+    assert {name: entry.value for name, entry in described.items()} == {
         "consumer.heartbeat.interval.ms": "5000",
         "consumer.session.timeout.ms": "45000",
         "share.auto.offset.reset": "latest",
@@ -243,23 +245,23 @@ def test_a_group_has_the_settings_of_kafka_4(kafka: Kafka, version: int) -> None
         "share.renew.acknowledge.enable": "true",
         "share.session.timeout.ms": "45000",
     }
-    entry = found["consumer.session.timeout.ms"]
+    entry = described["consumer.session.timeout.ms"]
     assert synonyms(entry) == [("group.consumer.session.timeout.ms", "45000", DEFAULT)]
     assert describe(kafka, GROUP, "", version=version).error_code == ErrorCode.invalid_request
 
 
-def test_only_what_can_be_changed_while_running_is_not_read_only(kafka: Kafka) -> None:
-    found = entries(describe(kafka, BROKER, "1"))
-    assert not found["log.retention.ms"].read_only
-    assert not found["message.max.bytes"].read_only
-    assert not found["num.network.threads"].read_only
-    assert not found["max.connections"].read_only
-    assert found["queued.max.requests"].read_only
-    assert found["listeners"].read_only
+def test_only_dynamic_settings_are_not_read_only(kafka: Kafka) -> None:
+    described = entries(describe(kafka, BROKER, "1"))
+    assert not described["log.retention.ms"].read_only
+    assert not described["message.max.bytes"].read_only
+    assert not described["num.network.threads"].read_only
+    assert not described["max.connections"].read_only
+    assert described["queued.max.requests"].read_only
+    assert described["listeners"].read_only
 
 
 @all_versions
-def test_all_brokers_have_only_what_was_set_for_all(kafka: Kafka, version: int) -> None:
+def test_all_brokers_resource_has_only_common_settings(kafka: Kafka, version: int) -> None:
     assert entries(describe(kafka, BROKER, "", version=version)) == {}
 
 
@@ -281,7 +283,7 @@ def test_other_brokers_are_not_known(kafka: Kafka, kind: int, name: str) -> None
     ],
 )
 @all_versions
-def test_a_topic_that_is_not_there_has_no_settings(kafka: Kafka, version: int, name: str, code: ErrorCode) -> None:
+def test_missing_topic_has_no_settings(kafka: Kafka, version: int, name: str, code: ErrorCode) -> None:
     result = describe(kafka, TOPIC, name, version=version)
     assert (code, ()) == (result.error_code, result.configs)
     assert result.error_message
@@ -294,7 +296,7 @@ def test_loggers_and_kinds_that_are_not_there(kafka: Kafka) -> None:
     assert describe(kafka, 99, "x").error_code == ErrorCode.invalid_request
 
 
-def test_one_resource_may_fail_and_the_next_be_told(kafka: Kafka) -> None:
+def test_failing_resource_does_not_affect_the_next(kafka: Kafka) -> None:
     resources = [
         {"resource_type": TOPIC, "resource_name": name, "configuration_keys": None}
         for name in ("nowhere", kafka.topic())

@@ -59,7 +59,7 @@ def test_a_group_of_another_kind_is_dead(kafka: Kafka, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3, API.max_version + 1))
-def test_who_asks_is_told_what_may_be_done_with_the_group(kafka: Kafka, version: int) -> None:
+def test_authorized_operations_are_those_of_the_client(kafka: Kafka, version: int) -> None:
     (shown,) = kafka.ask(ApiKey.DESCRIBE_GROUPS, version, groups=["g"], include_authorized_operations=True).groups
     read, delete, describe = 1 << 3, 1 << 6, 1 << 8
     describe_configs, alter_configs = 1 << 10, 1 << 11

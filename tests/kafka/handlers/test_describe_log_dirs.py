@@ -49,8 +49,8 @@ def test_the_directory_is_named_in_full(kafka: Kafka, version: int) -> None:
 @all_versions
 def test_no_list_means_all_topics(kafka: Kafka, version: int) -> None:
     topic = kafka.topic(partitions=3)
-    found = sizes(describe(kafka, None, version))
-    assert {(topic, 0), (topic, 1), (topic, 2)} <= found.keys()
+    described = sizes(describe(kafka, None, version))
+    assert {(topic, 0), (topic, 1), (topic, 2)} <= described.keys()
 
 
 @all_versions
@@ -71,7 +71,7 @@ def test_a_partition_whose_disk_failed_is_left_out(kafka: Kafka) -> None:
     assert {(topic, 1): 0} == sizes(describe(kafka, {topic: [0, 1]}))
 
 
-def test_the_volume_is_as_large_as_the_system_says(kafka: Kafka) -> None:
+def test_volume_size_is_the_systems(kafka: Kafka) -> None:
     directory = describe(kafka, None, version=4)
     volume = os.statvfs(kafka.broker.data_dir)
     assert directory.total_bytes == volume.f_frsize * volume.f_blocks

@@ -28,10 +28,10 @@ def ask(kafka: Kafka, *names: str, limit: int = 2000, cursor: Any = None) -> Any
 
 
 def found(response: Any) -> list[tuple[str, int]]:
-    return [(topic.name, one.partition_index) for topic in response.topics for one in topic.partitions]
+    return [(topic.name, partition.partition_index) for topic in response.topics for partition in topic.partitions]
 
 
-def test_a_topic_has_another_id_when_it_is_made_again(kafka: Kafka) -> None:
+def test_recreated_topic_has_another_id(kafka: Kafka) -> None:
     (before,) = ask(kafka, "a").topics
     assert before.topic_id not in (None, UUID(int=0))
     assert before.topic_id == ask(kafka, "a").topics[0].topic_id
@@ -48,7 +48,7 @@ def test_this_node_has_every_partition(kafka: Kafka) -> None:
     assert topic.topic_authorized_operations == 0b110111111000, "all that Kafka has for a topic"
 
 
-def test_a_topic_that_is_not_there_is_said_to_be_unknown(kafka: Kafka) -> None:
+def test_missing_topic_is_unknown(kafka: Kafka) -> None:
     missing, there = ask(kafka, "b", "Missing").topics
     assert (ErrorCode.unknown_topic_or_partition, "Missing", ()) == (
         missing.error_code,

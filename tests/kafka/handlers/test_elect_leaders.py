@@ -12,7 +12,7 @@ all_versions = loop_over("version", versions(API))
 
 @all_versions
 @pytest.mark.parametrize("election_type", [0, 1])
-def test_no_election_is_needed_where_there_is_one_broker(kafka: Kafka, version: int, election_type: int) -> None:
+def test_single_broker_needs_no_election(kafka: Kafka, version: int, election_type: int) -> None:
     topic, offline = kafka.topic(), kafka.topic()
     kafka.take_offline(offline)
     wanted = [{"topic": name, "partitions": [0]} for name in (topic, offline, "nowhere")]

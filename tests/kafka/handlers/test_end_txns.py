@@ -25,7 +25,7 @@ DONE = EndTxnsResponse(0, ErrorCode.none, -1)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_records_and_offsets_of_several_producers_are_ended_together(kafka: Kafka, commit: bool) -> None:
+def test_several_producers_transactions_are_ended_together(kafka: Kafka, commit: bool) -> None:
     topic, group = kafka.topic(), new_group()
     producers = [begin(kafka) for _ in range(3)]
     for producer in producers[:2]:
@@ -55,17 +55,17 @@ def test_one_that_is_fenced_leaves_all_open(kafka: Kafka) -> None:
     assert end_together(kafka, *producers) == DONE
 
 
-def test_nobody_or_the_same_one_twice_is_an_invalid_request(kafka: Kafka) -> None:
+def test_empty_or_repeated_producers_are_an_invalid_request(kafka: Kafka) -> None:
     me = begin(kafka)
     for producers in ((), (me, me), (me, me._replace(epoch=9))):
         assert end_together(kafka, *producers) == EndTxnsResponse(0, ErrorCode.invalid_request, -1)
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_clients_find_it_by_a_feature_and_not_among_kafkas_keys(kafka: Kafka, version: int) -> None:
+def test_end_txns_is_advertised_as_a_feature_only(kafka: Kafka, version: int) -> None:
     software = {"client_software_name": "a", "client_software_version": "1"} if version >= 3 else {}
     answer = kafka.ask(ApiKey.API_VERSIONS, version, **software)
-    assert ApiKey.END_TXNS not in {one.api_key for one in answer.api_keys}
+    assert ApiKey.END_TXNS not in {key.api_key for key in answer.api_keys}
     features = {one.name: (one.min_version, one.max_version) for one in getattr(answer, "supported_features", ())}
     ours = {name: levels for name, levels in features.items() if name.startswith("reactor.")}
     assert ours == ({"reactor.end_txns": (1, 1), "reactor.backup": (1, 1)} if version >= 3 else {})

@@ -1,4 +1,4 @@
-"""Fetch: what is refused, how the limits of a request are shared, and records that are not in memory."""
+"""Fetch: refusals, how the limits of a request are shared, and records that are not in memory."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_records_come_with_the_offsets_of_their_log(kafka: Kafka, version: int) 
 
 
 @all_versions
-def test_what_cannot_be_read_is_refused_for_each_partition_by_itself(kafka: Kafka, version: int) -> None:
+def test_unreadable_partitions_are_refused_individually(kafka: Kafka, version: int) -> None:
     topic = kafka.topic(2)
     write(kafka, topic)
     beyond, right, unknown = results(
@@ -78,15 +78,13 @@ def test_what_cannot_be_read_is_refused_for_each_partition_by_itself(kafka: Kafk
 
 @pytest.mark.parametrize("version", [9, 12])
 @pytest.mark.parametrize(("epoch", "error"), [(0, 0), (-1, 0), (1, ErrorCode.unknown_leader_epoch)])
-def test_a_client_that_knows_another_leader_epoch_is_told_so(
-    kafka: Kafka, version: int, epoch: int, error: int
-) -> None:
+def test_other_leader_epoch_is_refused(kafka: Kafka, version: int, epoch: int, error: int) -> None:
     topic = kafka.topic()
     (result,) = results(ask(kafka, version, topic, {"current_leader_epoch": epoch}))
     assert result.error_code == error
 
 
-def test_a_partition_that_is_offline_is_refused_until_it_is_opened_again(kafka: Kafka) -> None:
+def test_offline_partition_is_refused_until_reopened(kafka: Kafka) -> None:
     topic = kafka.topic()
     write(kafka, topic)
     kafka.take_offline(topic)
@@ -94,7 +92,7 @@ def test_a_partition_that_is_offline_is_refused_until_it_is_opened_again(kafka: 
     assert result.error_code == ErrorCode.kafka_storage_error
 
 
-def test_the_first_batch_is_sent_whatever_the_limits_say_and_no_other(kafka: Kafka) -> None:
+def test_first_batch_is_sent_despite_the_limits(kafka: Kafka) -> None:
     topic = kafka.topic(2)
     size = write(kafka, topic, 0, batches=2)
     write(kafka, topic, 1, batches=2)
@@ -107,7 +105,7 @@ def test_the_first_batch_is_sent_whatever_the_limits_say_and_no_other(kafka: Kaf
     assert (len(first.records), len(second.records)) == (size, 2 * size)
 
 
-def test_a_response_sends_from_a_bounded_number_of_files(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_sends_from_a_bounded_number_of_files(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes at once then, however many bytes the client waits for."""
     monkeypatch.setattr(fetches, "FILES_MAX", 2)
     topic = kafka.topic(4)
@@ -128,9 +126,7 @@ def test_sessions_are_not_kept(kafka: Kafka, version: int) -> None:
     assert later.error_code == ErrorCode.invalid_fetch_session_epoch
 
 
-def test_records_that_are_not_in_memory_are_read_by_a_handler_before_they_are_sent(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cold_records_are_read_by_a_handler_first(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = kafka.topic()
     write(kafka, topic, batches=2)
     warmed: list[int] = []
@@ -152,7 +148,7 @@ def test_records_that_are_not_in_memory_are_read_by_a_handler_before_they_are_se
     assert warmed == [len(result.records)]
 
 
-def test_what_was_read_goes_with_the_request_to_the_handler(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_is_handed_over_with_the_request(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = kafka.topic()
     write(kafka, topic)
     seen: list[Any] = []

@@ -42,12 +42,12 @@ def write_records(log: Log, *values: bytes) -> None:
 
 def records_of(data: bytes | None, offset: int = 0) -> list[Record]:
     """What a consumer that asked for ``offset`` sees."""
-    found: list[Record] = []
+    fetched: list[Record] = []
     for position, header in batches(data or b""):
         check_crc(memoryview(data or b""), position, header)
         assert not header.is_entry
-        found += [record for record in records(data or b"", position) if record.offset >= offset]
-    return found
+        fetched += [record for record in records(data or b"", position) if record.offset >= offset]
+    return fetched
 
 
 def seen(result: Any, offset: int = 0) -> list[tuple[int, bytes | None]]:
@@ -56,7 +56,7 @@ def seen(result: Any, offset: int = 0) -> list[tuple[int, bytes | None]]:
 
 
 @all_versions
-def test_entries_come_as_records_among_those_of_kafka_producers(kafka: Kafka, version: int) -> None:
+def test_entries_are_fetched_as_records_between_kafka_batches(kafka: Kafka, version: int) -> None:
     topic = kafka.topic()
     log = log_of(kafka, topic)
     write_records(log, b"a", b"b")
@@ -91,7 +91,7 @@ def test_a_fetch_may_begin_within_an_entry(kafka: Kafka, offset: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 300, 1000, 1 << 20])
-def test_limits_hold_for_records_and_at_least_one_batch_comes(kafka: Kafka, limit: int) -> None:
+def test_limits_hold_but_one_batch_always_comes(kafka: Kafka, limit: int) -> None:
     topic = kafka.topic()
     log = log_of(kafka, topic)
     for number in range(50):
@@ -102,15 +102,15 @@ def test_limits_hold_for_records_and_at_least_one_batch_comes(kafka: Kafka, limi
     offset = 0
     while offset < log.high_watermark:
         (result,) = results(ask(kafka, 11, topic, {"fetch_offset": offset, "partition_max_bytes": limit}))
-        found = [header for _, header in batches(result.records)]
-        assert len(found) == 1 or len(result.records) <= limit
-        assert [(offset // 3 + i) for i, _ in enumerate(found)] == [
+        fetched = [header for _, header in batches(result.records)]
+        assert len(fetched) == 1 or len(result.records) <= limit
+        assert [(offset // 3 + i) for i, _ in enumerate(fetched)] == [
             int(record.value or b"") for record in records_of(result.records)[::3]
         ]
-        offset = found[-1].next_offset
+        offset = fetched[-1].next_offset
 
 
-def test_one_response_has_a_bounded_number_of_bytes_of_entries(kafka: Kafka) -> None:
+def test_response_has_a_bounded_number_of_entry_bytes(kafka: Kafka) -> None:
     topic = kafka.topic(2)
     for partition in (0, 1):
         for _ in range(40):
@@ -121,9 +121,7 @@ def test_one_response_has_a_bounded_number_of_bytes_of_entries(kafka: Kafka) -> 
     assert 0 == sizes[1]
 
 
-def test_a_request_for_many_partitions_has_few_entries_written_anew_for_nothing(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_partitions_rewrite_few_entries_in_vain(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = kafka.topic(50)
     for partition in range(50):
         write_entry(log_of(kafka, topic, partition), message(b"x" * 100_000))
@@ -141,7 +139,7 @@ def test_a_request_for_many_partitions_has_few_entries_written_anew_for_nothing(
     assert 11 == len(translated)
 
 
-def test_an_entry_of_too_many_messages_comes_as_it_is(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_of_too_many_messages_is_sent_unchanged(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "MOST_MESSAGES", 2)
     topic = kafka.topic()
     write_entry(log_of(kafka, topic), batch_of(b"a", b"b", b"c"), 3)
@@ -180,7 +178,7 @@ def test_records_between_entries_leave_by_sendfile(kafka: Kafka) -> None:
     assert [*range(7)] == [record.offset for record in records_of(data)]
 
 
-def test_a_payload_that_cannot_be_read_comes_as_it_is(kafka: Kafka) -> None:
+def test_unreadable_payload_is_sent_unchanged(kafka: Kafka) -> None:
     topic = kafka.topic()
     log = log_of(kafka, topic)
     write_entry(log, message(b"secret", encryption_keys=[{"key": "k", "value": b"v"}], num_messages_in_batch=3), 3)
@@ -190,7 +188,7 @@ def test_a_payload_that_cannot_be_read_comes_as_it_is(kafka: Kafka) -> None:
     assert [(0, b"secret"), (3, b"not zstd"), (4, b"after")] == seen(result)
 
 
-def test_a_batch_that_only_has_the_mark_is_sent_as_it_is(kafka: Kafka) -> None:
+def test_batch_with_only_the_mark_is_sent_unchanged(kafka: Kafka) -> None:
     topic = kafka.topic()
     log = log_of(kafka, topic)
     stored = build_entry(b"no metadata", 1, NOW_MS)
@@ -199,7 +197,7 @@ def test_a_batch_that_only_has_the_mark_is_sent_as_it_is(kafka: Kafka) -> None:
     assert bytes(stored) == result.records
 
 
-def test_a_committed_reader_sees_no_records_of_an_aborted_transaction_between_entries(kafka: Kafka) -> None:
+def test_committed_reader_skips_aborted_records_between_entries(kafka: Kafka) -> None:
     topic = kafka.topic()
     log = log_of(kafka, topic)
     write_entry(log, message(b"a"))
@@ -217,12 +215,14 @@ def test_a_committed_reader_sees_no_records_of_an_aborted_transaction_between_en
     assert [(0, b"a")] == seen(result)
     log.transactions.append_marker(7, 0, commit=False, coordinator_epoch=0, now_ms=NOW_MS)
     (result,) = results(ask(kafka, 11, topic, {}, isolation_level=1))
-    assert [(7, 1)] == [(one.producer_id, one.first_offset) for one in result.aborted_transactions]
+    assert [(7, 1)] == [
+        (transaction.producer_id, transaction.first_offset) for transaction in result.aborted_transactions
+    ]
     assert 4 == result.last_stable_offset
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_fetch_that_waits_gets_the_records_of_an_entry(kafka: Kafka, many: bool) -> None:
+def test_waiting_fetch_gets_the_records_of_an_entry(kafka: Kafka, many: bool) -> None:
     topic = kafka.topic(400 if many else 1)
     log = log_of(kafka, topic)
     log.allow_entries()
@@ -234,7 +234,7 @@ def test_a_fetch_that_waits_gets_the_records_of_an_entry(kafka: Kafka, many: boo
         assert [(0, b"a"), (1, b"b")] == seen(result)
 
 
-def test_a_fetch_with_too_few_bytes_is_answered_at_its_deadline(kafka: Kafka) -> None:
+def test_fetch_of_too_few_bytes_ends_at_deadline(kafka: Kafka) -> None:
     topic = kafka.topic()
     write_entry(log_of(kafka, topic), message(b"a"))
     (result,) = results(ask(kafka, 11, topic, {}, min_bytes=100_000, max_wait=50))

@@ -48,7 +48,7 @@ def response(client: Beside) -> Any:
 
 
 @pytest.mark.parametrize("partitions", [20, MANY])
-def test_an_append_costs_one_read_for_each_fetch_that_waits(kafka: Kafka, reads: list[int], partitions: int) -> None:
+def test_append_costs_one_read_for_each_waiting_fetch(kafka: Kafka, reads: list[int], partitions: int) -> None:
     topic = kafka.topic(partitions)
     with Beside(kafka) as client:
         client.tell(ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions), min_bytes=700))
@@ -61,20 +61,20 @@ def test_an_append_costs_one_read_for_each_fetch_that_waits(kafka: Kafka, reads:
         kafka.fill(topic, *range(NOW_MS, NOW_MS + 3), partition=3)
         kafka.fill(topic, *range(NOW_MS, NOW_MS + 4), partition=7)
         (found,) = response(client)
-        assert [one.partition_index for one in found.partitions] == list(range(partitions))
-        sizes = {one.partition_index: len(one.records or b"") for one in found.partitions}
+        assert [partition.partition_index for partition in found.partitions] == list(range(partitions))
+        sizes = {partition.partition_index: len(partition.records or b"") for partition in found.partitions}
         assert {number for number, size in sizes.items() if size} == {3, 7}
         assert sum(sizes.values()) >= 700
 
 
 @pytest.mark.parametrize("partitions", [20, MANY])
-def test_it_is_answered_at_its_deadline_with_what_there_is(kafka: Kafka, partitions: int) -> None:
+def test_deadline_answers_with_the_available_records(kafka: Kafka, partitions: int) -> None:
     topic = kafka.topic(partitions)
     kafka.fill(topic, NOW_MS, partition=5)
     (found,) = kafka.ask(
         ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions), min_bytes=10_000, max_wait=100)
     ).responses
-    assert [5] == [one.partition_index for one in found.partitions if one.records]
+    assert [5] == [partition.partition_index for partition in found.partitions if partition.records]
     assert len(found.partitions) == partitions
 
 
@@ -86,11 +86,11 @@ def test_it_is_answered_when_its_topic_is_deleted(kafka: Kafka, partitions: int)
         wait_for(lambda: kafka.inside.watches.taken == partitions)
         kafka.inside.logs.delete_topic(topic)
         (found,) = response(client)
-        assert {one.error_code for one in found.partitions} == {ErrorCode.unknown_topic_or_partition}
+        assert {partition.error_code for partition in found.partitions} == {ErrorCode.unknown_topic_or_partition}
 
 
 @pytest.mark.parametrize("partitions", [20, MANY])
-def test_it_lets_go_of_its_logs_when_the_client_goes(kafka: Kafka, partitions: int) -> None:
+def test_closed_connection_releases_the_watched_logs(kafka: Kafka, partitions: int) -> None:
     topic = kafka.topic(partitions)
     with Beside(kafka) as client:
         client.tell(ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions)))
@@ -98,7 +98,7 @@ def test_it_lets_go_of_its_logs_when_the_client_goes(kafka: Kafka, partitions: i
     wait_for(lambda: kafka.inside.watches.taken == 0)
 
 
-def test_without_room_for_its_watches_it_waits_for_its_deadline(kafka: Kafka) -> None:
+def test_fetch_without_watches_waits_for_its_deadline(kafka: Kafka) -> None:
     partitions = WATCHED_ALWAYS + 1
     topic = kafka.topic(partitions)
     taken = kafka.inside.watches.capacity - WATCHED_ALWAYS
@@ -108,7 +108,7 @@ def test_without_room_for_its_watches_it_waits_for_its_deadline(kafka: Kafka) ->
     kafka.inside.watches.give_back(taken)
 
 
-def test_one_of_few_partitions_notices_appends_although_others_have_all_the_room(kafka: Kafka) -> None:
+def test_small_fetch_is_watched_despite_exhausted_watches(kafka: Kafka) -> None:
     topic = kafka.topic(WATCHED_ALWAYS)
     taken = kafka.inside.watches.capacity
     assert kafka.inside.watches.take(taken)
@@ -117,11 +117,11 @@ def test_one_of_few_partitions_notices_appends_although_others_have_all_the_room
         wait_for(lambda: kafka.inside.watches.taken == taken + WATCHED_ALWAYS)
         kafka.fill(topic, NOW_MS, partition=3)
         (found,) = response(client)
-        assert [3] == [one.partition_index for one in found.partitions if one.records]
+        assert [3] == [partition.partition_index for partition in found.partitions if partition.records]
     kafka.inside.watches.give_back(taken)
 
 
-def test_a_partition_that_is_named_twice_is_answered_once_for_what_was_said_last(kafka: Kafka) -> None:
+def test_repeated_partition_is_answered_for_its_last_entry(kafka: Kafka) -> None:
     topic = kafka.topic(2)
     kafka.fill(topic, NOW_MS, NOW_MS + 1, NOW_MS + 2)
     fields = waiting_fetch(topic, [0, 1, 0])
@@ -133,7 +133,7 @@ def test_a_partition_that_is_named_twice_is_answered_once_for_what_was_said_last
 
 
 @pytest.mark.parametrize("partitions", [20, MANY])
-def test_a_batch_larger_than_the_request_allows_is_enough(kafka: Kafka, partitions: int) -> None:
+def test_batch_larger_than_the_limit_is_enough(kafka: Kafka, partitions: int) -> None:
     topic = kafka.topic(partitions)
     with Beside(kafka) as client:
         fields = waiting_fetch(topic, range(partitions), min_bytes=50)
@@ -141,4 +141,4 @@ def test_a_batch_larger_than_the_request_allows_is_enough(kafka: Kafka, partitio
         wait_for(lambda: kafka.inside.watches.taken == partitions)
         kafka.fill(topic, NOW_MS, partition=4)
         (found,) = response(client)
-        assert [4] == [one.partition_index for one in found.partitions if one.records]
+        assert [4] == [partition.partition_index for partition in found.partitions if partition.records]

@@ -63,7 +63,7 @@ def test_a_setting_is_taken_back(kafka: Kafka, version: int) -> None:
         ("compact, delete", SUBTRACT, " delete ", "compact"),
     ],
 )
-def test_words_are_added_to_a_list_and_taken_from_it(
+def test_words_are_added_to_and_removed_from_lists(
     kafka: Kafka, before: str | None, operation: int, value: str, after: str
 ) -> None:
     topic = kafka.topic(**({} if before is None else {"cleanup_policy": before}))
@@ -110,7 +110,7 @@ def test_validate_only_changes_nothing(kafka: Kafka, version: int) -> None:
     assert broker_values(kafka, "") == {}
 
 
-def test_settings_of_tiered_storage_are_taken_unless_they_need_it(kafka: Kafka) -> None:
+def test_tiered_storage_settings_are_accepted_unless_required(kafka: Kafka) -> None:
     topic = kafka.topic()
     tiers = {
         "local.retention.bytes": "-1",
@@ -135,7 +135,7 @@ def fresh() -> Iterator[Kafka]:
         yield kafka
 
 
-def test_this_brokers_own_setting_wins_over_that_of_all(fresh: Kafka) -> None:
+def test_own_broker_setting_overrides_the_common_one(fresh: Kafka) -> None:
     topic = fresh.topic()
     name = "log.retention.ms"
     assert broker_values(fresh, "1")[name] == ("9000", 4)
@@ -169,7 +169,7 @@ def test_other_settings_of_the_broker_cannot_be_changed(kafka: Kafka, name: str,
     assert name in result.error_message
 
 
-def test_what_kafka_has_and_means_nothing_here_is_remembered(tmp_path: Any) -> None:
+def test_ineffective_kafka_settings_are_remembered(tmp_path: Any) -> None:
     name = "sasl.login.refresh.min.period.seconds"
     with Kafka(data_dir=str(tmp_path)) as kafka:
         assert change(kafka, BROKER, "1", (name, SET, "58000")).error_code == ErrorCode.none
@@ -181,7 +181,7 @@ def test_what_kafka_has_and_means_nothing_here_is_remembered(tmp_path: Any) -> N
         assert name not in broker_values(kafka, "1")
 
 
-def test_secrets_and_what_is_too_much_are_not_remembered(kafka: Kafka) -> None:
+def test_secrets_and_excess_settings_are_not_remembered(kafka: Kafka) -> None:
     for name, value in (
         ("sasl.jaas.config", "geheim"),
         ("broker.rack", "x" * 10_000),
@@ -233,7 +233,7 @@ def group_value(kafka: Kafka, group: str, name: str) -> tuple[str, int]:
     return entry.value, entry.config_source
 
 
-def test_a_change_of_the_broker_is_in_force_after_a_restart(tmp_path: Any) -> None:
+def test_broker_change_is_in_force_after_a_restart(tmp_path: Any) -> None:
     with Kafka(data_dir=str(tmp_path)) as kafka:
         topic = kafka.topic()
         change(kafka, BROKER, "", ("log.retention.ms", SET, "4321"))
@@ -243,7 +243,7 @@ def test_a_change_of_the_broker_is_in_force_after_a_restart(tmp_path: Any) -> No
         assert broker_values(kafka, "1")["log.retention.ms"] == ("4321", 3)
 
 
-def test_a_change_that_a_new_configuration_contradicts_keeps_the_broker_from_starting(tmp_path: Any) -> None:
+def test_change_contradicting_the_configuration_prevents_the_start(tmp_path: Any) -> None:
     with Kafka(data_dir=str(tmp_path)) as kafka:
         change(kafka, BROKER, "", ("log.cleaner.max.compaction.lag.ms", SET, "1000"))
     with (
@@ -258,7 +258,7 @@ def names_of_threads(kafka: Kafka) -> list[int]:
     return [len(data.processors), len(data.handlers)]
 
 
-def test_threads_are_added_and_taken_away_while_running_and_after_a_restart_they_are_as_many(tmp_path: Any) -> None:
+def test_thread_counts_change_at_runtime_and_survive_restarts(tmp_path: Any) -> None:
     with Kafka(data_dir=str(tmp_path), network_threads=2, io_threads=4) as kafka:
         assert names_of_threads(kafka) == [2, 4]
         result = change(kafka, BROKER, "1", ("num.network.threads", SET, "1"), ("num.io.threads", SET, "8"))
@@ -277,7 +277,7 @@ def test_threads_are_added_and_taken_away_while_running_and_after_a_restart_they
         assert names_of_threads(kafka)[0] == 4
 
 
-def test_limits_of_connections_and_the_housekeepers_settings_change_while_running(fresh: Kafka) -> None:
+def test_connection_and_housekeeper_limits_change_at_runtime(fresh: Kafka) -> None:
     quotas, logs = fresh.broker.server.sockets.quotas, fresh.inside.logs
     result = change(
         fresh,
@@ -312,7 +312,7 @@ def test_a_default_that_contradicts_a_topic_changes_nothing(fresh: Kafka) -> Non
     assert in_force(fresh, topic).retention_ms == 9000
 
 
-def test_a_listener_may_have_limits_of_its_own_and_they_are_shown_before_the_brokers() -> None:
+def test_listener_limits_precede_the_brokers() -> None:
     with Kafka(listener_settings={"kafka.max_connections": "60"}) as kafka:
         quotas = kafka.broker.server.sockets.quotas
         assert quotas.listeners["kafka"].max_connections == 60

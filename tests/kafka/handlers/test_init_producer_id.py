@@ -28,14 +28,14 @@ def ask(kafka: Kafka, version: int = API.max_version, **fields: Any) -> tuple[in
 
 
 @all_versions
-def test_every_producer_gets_an_id_of_its_own_and_the_first_epoch(kafka: Kafka, version: int) -> None:
+def test_every_producer_gets_a_new_id_and_epoch(kafka: Kafka, version: int) -> None:
     answers = [ask(kafka, version) for _ in range(3)]
     assert [(ErrorCode.none, 0)] * 3 == [(code, epoch) for code, _, epoch in answers]
     assert len({producer_id for _, producer_id, _ in answers}) == 3
     assert all(producer_id >= 0 for _, producer_id, _ in answers)
 
 
-def test_no_id_is_given_out_again_after_a_restart(tmp_path: Any) -> None:
+def test_producer_ids_are_not_reused_after_a_restart(tmp_path: Any) -> None:
     with Kafka(data_dir=str(tmp_path)) as kafka:
         before = {ask(kafka)[1] for _ in range(3)}
     with Kafka(data_dir=str(tmp_path)) as kafka:
@@ -44,7 +44,7 @@ def test_no_id_is_given_out_again_after_a_restart(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("version", range(3, API.max_version + 1))
-def test_a_producer_that_has_an_id_gets_a_new_one(kafka: Kafka, version: int) -> None:
+def test_producer_with_an_id_gets_a_new_one(kafka: Kafka, version: int) -> None:
     _, first, epoch = ask(kafka, version)
     code, second, new_epoch = ask(kafka, version, producer_id=first, producer_epoch=epoch)
     assert (ErrorCode.none, 0) == (code, new_epoch)
@@ -57,7 +57,7 @@ def test_half_of_an_id_is_refused(kafka: Kafka, half: dict[str, int]) -> None:
 
 
 @all_versions
-def test_a_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(kafka: Kafka, version: int) -> None:
+def test_transactional_id_keeps_producer_id_and_bumps_epoch(kafka: Kafka, version: int) -> None:
     fields = {"transactional_id": f"orders {version}", "transaction_timeout": 60_000}
     _, first, epoch = ask(kafka, version, **fields)
     assert epoch == 0

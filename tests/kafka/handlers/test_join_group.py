@@ -43,7 +43,7 @@ def test_members_that_come_together_are_one_generation() -> None:
 
 
 @all_versions
-def test_metadata_that_is_too_large_for_a_group_is_refused(kafka: Kafka, version: int) -> None:
+def test_oversized_metadata_is_refused(kafka: Kafka, version: int) -> None:
     group = new_group()
     answer = ask_join(kafka, group, version=version, protocols=[{"name": "range", "metadata": bytes(20_000_000)}])
     assert answer.error_code == ErrorCode.group_max_size_reached
@@ -79,7 +79,7 @@ def test_a_dynamic_member_is_told_its_id_first(kafka: Kafka, version: int) -> No
 
 
 @pytest.mark.parametrize("version", range(5, API.max_version + 1))
-def test_a_static_member_is_a_member_at_once_and_named_after_its_instance(kafka: Kafka, version: int) -> None:
+def test_static_member_joins_at_once_named_by_instance(kafka: Kafka, version: int) -> None:
     answer = ask_join(kafka, new_group(), version=version, group_instance_id="pod-0")
     assert answer.error_code == ErrorCode.none
     assert answer.member_id.startswith("pod-0-")
@@ -102,7 +102,7 @@ def test_the_session_timeout_is_read_in_ms(kafka: Kafka, version: int) -> None:
     assert join(kafka, new_group(), version=version, session_timeout=6_000).generation_id == 1
 
 
-def test_version_0_has_one_timeout_for_session_and_rebalance(kafka: Kafka) -> None:
+def test_version_0_session_and_rebalance_share_a_timeout(kafka: Kafka) -> None:
     group = new_group()
     joined = join(kafka, group, version=0, session_timeout=7_000)
     entry = kafka.inside.groups._registry.get(group)
@@ -111,9 +111,7 @@ def test_version_0_has_one_timeout_for_session_and_rebalance(kafka: Kafka) -> No
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_only_from_version_9_on_can_a_returning_leader_be_told_to_skip_the_assignment(
-    kafka: Kafka, version: int
-) -> None:
+def test_skip_assignment_is_told_from_version_9_on(kafka: Kafka, version: int) -> None:
     group = new_group()
     stable(kafka, group, group_instance_id="pod-0")
     again = ask_join(kafka, group, version=version, group_instance_id="pod-0")
@@ -122,7 +120,7 @@ def test_only_from_version_9_on_can_a_returning_leader_be_told_to_skip_the_assig
     assert (again.leader == again.member_id) == (version >= 9)
 
 
-def test_a_join_is_answered_when_the_others_have_joined(kafka: Kafka) -> None:
+def test_join_is_answered_when_the_others_have_joined(kafka: Kafka) -> None:
     group = new_group()
     first = stable(kafka, group)
     answers: list[Any] = []

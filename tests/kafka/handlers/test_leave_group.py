@@ -44,7 +44,7 @@ def test_several_leave_and_each_has_its_own_error(kafka: Kafka, version: int) ->
     pending = ask_join(kafka, group).member_id
     answer = leave(kafka, version, group, ("who-1", None), ("who-1", "pod-0"), (pending, None), ("", "pod-0"))
     assert answer.error_code == ErrorCode.none
-    assert [(one.member_id, one.group_instance_id, one.error_code) for one in answer.members] == [
+    assert [(member.member_id, member.group_instance_id, member.error_code) for member in answer.members] == [
         ("who-1", None, ErrorCode.unknown_member_id),
         ("who-1", "pod-0", ErrorCode.fenced_instance_id),
         (pending, None, ErrorCode.none),
@@ -54,14 +54,14 @@ def test_several_leave_and_each_has_its_own_error(kafka: Kafka, version: int) ->
 
 
 @many_at_once
-def test_of_a_group_that_does_not_exist_nobody_can_leave(kafka: Kafka, version: int) -> None:
+def test_nobody_can_leave_a_missing_group(kafka: Kafka, version: int) -> None:
     answer = leave(kafka, version, new_group(), ("who-1", None))
     assert answer.error_code == ErrorCode.none
-    assert [one.error_code for one in answer.members] == [ErrorCode.unknown_member_id]
+    assert [member.error_code for member in answer.members] == [ErrorCode.unknown_member_id]
 
 
 @many_at_once
-def test_a_request_without_a_group_is_refused_as_a_whole(kafka: Kafka, version: int) -> None:
+def test_request_without_a_group_is_refused_whole(kafka: Kafka, version: int) -> None:
     answer = leave(kafka, version, "", ("who-1", None))
     assert (answer.error_code, answer.members) == (ErrorCode.invalid_group_id, ())
 

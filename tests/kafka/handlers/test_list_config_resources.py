@@ -29,14 +29,14 @@ def group(kafka: Kafka) -> str:
     change = {"name": "share.isolation.level", "config_operation": 0, "value": "read_committed"}
     resource = {"resource_type": GROUP, "resource_name": "a group", "configs": [change]}
     answer = kafka.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
-    assert [ErrorCode.none] == [one.error_code for one in answer.responses]
+    assert [ErrorCode.none] == [response.error_code for response in answer.responses]
     return "a group"
 
 
 def listed(kafka: Kafka, *types: int) -> list[tuple[int, str]]:
     answer = kafka.ask(API.key, 1, resource_types=types)
     assert answer.error_code == ErrorCode.none
-    return [(one.resource_type, one.resource_name) for one in answer.config_resources]
+    return [(resource.resource_type, resource.resource_name) for resource in answer.config_resources]
 
 
 def test_each_type_can_be_asked_for_by_itself(kafka: Kafka, topic: str, group: str) -> None:
@@ -58,7 +58,7 @@ def test_everything_that_is_listed_can_be_described(kafka: Kafka, topic: str, gr
         {"resource_type": kind, "resource_name": name, "configuration_keys": None} for kind, name in listed(kafka)
     ]
     answer = kafka.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=resources)
-    assert [ErrorCode.none] * 4 == [one.error_code for one in answer.results]
+    assert [ErrorCode.none] * 4 == [result.error_code for result in answer.results]
 
 
 def test_version_0_lists_client_metrics_only(kafka: Kafka, topic: str, group: str) -> None:

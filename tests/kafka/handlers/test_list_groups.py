@@ -23,16 +23,16 @@ def kafka() -> Iterator[Kafka]:
 def test_all_groups_are_listed(kafka: Kafka, version: int) -> None:
     answer = kafka.ask(ApiKey.LIST_GROUPS, version, states_filter=[], types_filter=[])
     assert answer.error_code == ErrorCode.none
-    assert sorted((one.group_id, one.protocol_type) for one in answer.groups) == [
+    assert sorted((group.group_id, group.protocol_type) for group in answer.groups) == [
         ("offsets only", ""),
         ("readers", "consumer"),
     ]
-    states = {one.group_id: get(one, "group_state") for one in answer.groups}
+    states = {group.group_id: get(group, "group_state") for group in answer.groups}
     expected = {"readers": "Stable", "offsets only": "Empty"} if version >= 4 else dict.fromkeys(states)
     assert states == expected
 
 
-def test_from_version_5_on_groups_are_listed_by_their_type(kafka: Kafka) -> None:
+def test_groups_are_listed_by_type_from_version_5(kafka: Kafka) -> None:
     for types, expected in [
         (["classic"], {"readers", "offsets only"}),
         (["consumer", "Classic"], {"readers", "offsets only"}),
@@ -40,11 +40,11 @@ def test_from_version_5_on_groups_are_listed_by_their_type(kafka: Kafka) -> None
         (["odd"], set()),
     ]:
         answer = kafka.ask(ApiKey.LIST_GROUPS, 5, states_filter=[], types_filter=types)
-        assert {one.group_id for one in answer.groups} == expected
-        assert {one.group_type for one in answer.groups} <= {"classic"}
+        assert {group.group_id for group in answer.groups} == expected
+        assert {group.group_type for group in answer.groups} <= {"classic"}
 
 
-def test_from_version_4_on_groups_are_listed_by_their_state(kafka: Kafka) -> None:
+def test_groups_are_listed_by_state_from_version_4(kafka: Kafka) -> None:
     for states, expected in [(["Stable"], ["readers"]), (["empty", "Dead"], ["offsets only"]), (["Odd"], [])]:
         answer = kafka.ask(ApiKey.LIST_GROUPS, 4, states_filter=states)
-        assert [one.group_id for one in answer.groups] == expected
+        assert [group.group_id for group in answer.groups] == expected

@@ -99,7 +99,7 @@ def test_the_largest_timestamp_is_found_wherever_it_is(kafka: Kafka) -> None:
 
 @all_versions
 @pytest.mark.parametrize("special", [-3, -4, -5, -6])
-def test_a_special_time_that_a_version_does_not_have_is_refused(kafka: Kafka, version: int, special: int) -> None:
+def test_special_time_of_a_later_version_is_refused(kafka: Kafka, version: int, special: int) -> None:
     topic = kafka.topic()
     kafka.fill(topic, 1000)
     result = ask(kafka, topic, special, version=version)
@@ -137,7 +137,7 @@ def test_an_unknown_partition_is_said_to_be_so(kafka: Kafka, version: int) -> No
 
 
 @pytest.mark.parametrize("version", range(4, API.max_version + 1))
-def test_the_leader_epoch_that_the_client_knows_is_checked(kafka: Kafka, version: int) -> None:
+def test_leader_epoch_of_the_client_is_checked(kafka: Kafka, version: int) -> None:
     topic = kafka.topic()
     log = kafka.inside.logs.get(topic, 0)
     assert log is not None

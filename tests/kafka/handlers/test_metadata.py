@@ -1,4 +1,4 @@
-"""Metadata over the wire: what tools ask for besides topics and partitions."""
+"""Metadata over the wire: the fields that tools ask for besides topics and partitions."""
 
 import threading
 from collections.abc import Iterator
@@ -43,13 +43,13 @@ def test_whoever_asks_is_told_what_may_be_done(kafka: Kafka, version: int, asked
 
 
 @pytest.mark.parametrize("version", range(1, 14))
-def test_clients_are_told_in_which_rack_the_broker_stands(kafka: Kafka, version: int) -> None:
+def test_clients_are_told_the_brokers_rack(kafka: Kafka, version: int) -> None:
     answer = kafka.ask(ApiKey.METADATA, version, topics=[])
     assert [broker.rack for broker in answer.brokers] == ["zone-1"]
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
-def test_asking_for_an_internal_topic_of_kafka_does_not_create_it(kafka: Kafka, name: str) -> None:
+def test_internal_kafka_topics_are_not_auto_created(kafka: Kafka, name: str) -> None:
     ordinary = f"asked-for-beside-{name}"
     answer = kafka.ask(
         ApiKey.METADATA,
@@ -60,7 +60,7 @@ def test_asking_for_an_internal_topic_of_kafka_does_not_create_it(kafka: Kafka, 
         include_topic_authorized_operations=False,
     )
     assert [(name, ErrorCode.unknown_topic_or_partition), (ordinary, ErrorCode.none)] == [
-        (one.name, one.error_code) for one in answer.topics
+        (topic.name, topic.error_code) for topic in answer.topics
     ]
 
 
@@ -79,9 +79,7 @@ def offered(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     return lanes
 
 
-def test_a_short_question_with_a_long_answer_goes_through_the_bulk_lane(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_request_with_long_answer_uses_bulk_lane(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = kafka.topic(30)
     monkeypatch.setattr(metadata, "_USUAL_PARTITIONS_MAX", 20)
     lanes = offered(kafka, monkeypatch)
@@ -91,8 +89,8 @@ def test_a_short_question_with_a_long_answer_goes_through_the_bulk_lane(
     assert lanes == [BULK, BULK]
 
 
-def test_those_who_ask_the_same_at_once_share_one_answer(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka.topic()  # what was kept is old
+def test_simultaneous_equal_requests_share_one_answer(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka.topic()  # the kept answer is old
     begun, go_on, made = threading.Event(), threading.Event(), []
     answer = metadata._answer
 

@@ -49,12 +49,12 @@ class Busy:
         self._free.set()
 
 
-def test_a_topic_that_is_named_often_is_answered_once(kafka: Kafka) -> None:
+def test_repeated_topic_is_answered_once(kafka: Kafka) -> None:
     wide, other = kafka.topic(50), kafka.topic(1)
     assert ask(kafka, wide, other, *[wide] * 500) == {wide: 0, other: 0}
 
 
-def test_unknown_topics_are_there_when_their_metadata_is_answered(kafka: Kafka) -> None:
+def test_unknown_topics_exist_when_their_metadata_is_answered(kafka: Kafka) -> None:
     known = kafka.topic()
     assert ask(kafka, "new-1", known, "new-2", "no name!") == {
         "new-1": 0,
@@ -65,7 +65,7 @@ def test_unknown_topics_are_there_when_their_metadata_is_answered(kafka: Kafka) 
     assert kafka.inside.logs.topic("new-1") is not None
 
 
-def test_a_client_that_wants_none_made_is_told_that_there_is_none(kafka: Kafka) -> None:
+def test_client_without_auto_creation_learns_of_missing_topic(kafka: Kafka) -> None:
     names = [f"none-{number}" for number in range(30)]
     assert ask(kafka, *names, "no name!", create=False) == {
         **dict.fromkeys(names, ErrorCode.unknown_topic_or_partition),
@@ -74,7 +74,7 @@ def test_a_client_that_wants_none_made_is_told_that_there_is_none(kafka: Kafka) 
     assert not any(kafka.inside.logs.topic(name) for name in names)
 
 
-def test_one_request_makes_so_many_topics_and_the_rest_when_it_is_asked_again(kafka: Kafka) -> None:
+def test_request_creates_a_bounded_number_of_topics(kafka: Kafka) -> None:
     names = [f"many-{number}" for number in range(NAMES_MAX + 20)]
     answer: dict[str, int] = {}
     for _ in range(20):  # it may be told sooner than all are made
@@ -86,7 +86,7 @@ def test_one_request_makes_so_many_topics_and_the_rest_when_it_is_asked_again(ka
         raise AssertionError(answer)
 
 
-def test_who_asks_is_told_to_ask_again_when_it_takes_long(kafka: Kafka) -> None:
+def test_slow_creation_has_the_client_ask_again(kafka: Kafka) -> None:
     known = kafka.topic()
     with Busy(kafka):
         assert ask(kafka, "slow", known) == {"slow": ErrorCode.leader_not_available, known: 0}
@@ -97,7 +97,7 @@ def test_who_asks_is_told_to_ask_again_when_it_takes_long(kafka: Kafka) -> None:
     assert ask(kafka, "slow") == {"slow": 0}
 
 
-def test_nothing_is_made_for_a_client_that_has_gone(kafka: Kafka) -> None:
+def test_nothing_is_created_for_a_disconnected_client(kafka: Kafka) -> None:
     def connections() -> int:
         return sum(len(processor.connections) for processor in kafka.broker.server.sockets.processors)
 

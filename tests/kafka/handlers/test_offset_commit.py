@@ -24,7 +24,7 @@ def stored(kafka: Kafka, group: str) -> list[tuple[str, int, int, int, str | Non
 
 
 @all_versions
-def test_a_commit_is_in_the_catalogue_when_it_is_answered(kafka: Kafka, version: int) -> None:
+def test_commit_is_in_the_catalogue_when_answered(kafka: Kafka, version: int) -> None:
     group, topic = new_group(), kafka.topic(partitions=2)
     given = {"committed_leader_epoch": 4, "committed_metadata": "so far"}
     assert commit(kafka, group, topic, 7, 2**62, version=version, partition=given) == [ErrorCode.none] * 2
@@ -66,13 +66,13 @@ def test_a_member_commits_in_its_generation(kafka: Kafka, version: int) -> None:
     assert error_for("", -1) == ErrorCode.unknown_member_id
 
 
-def test_a_commit_for_nothing_that_exists_makes_no_group(kafka: Kafka) -> None:
+def test_commit_for_missing_partitions_makes_no_group(kafka: Kafka) -> None:
     group = new_group()
     commit(kafka, group, "nowhere", 1)
     assert group not in {one.group_id for one in kafka.inside.groups.list()[1]}
 
 
-def test_a_member_that_has_not_synced_yet_does_not_commit(kafka: Kafka) -> None:
+def test_unsynced_member_does_not_commit(kafka: Kafka) -> None:
     group, topic = new_group(), kafka.topic()
     member_id = join(kafka, group).member_id
     answer = commit(kafka, group, topic, 1, member_id=member_id, generation_id_or_member_epoch=1)
@@ -98,7 +98,7 @@ def test_a_static_member_is_fenced_by_its_successor(kafka: Kafka, version: int) 
 
 
 @pytest.mark.parametrize("version", range(API.min_version, 5))
-def test_a_client_of_old_may_say_how_long_its_offsets_are_kept(kafka: Kafka, version: int) -> None:
+def test_old_client_may_set_the_retention_of_offsets(kafka: Kafka, version: int) -> None:
     group, topic = new_group(), kafka.topic(partitions=2)
     commit(kafka, group, topic, 7, version=version, retention_time=0)
     kafka.inside.groups.expiration.sweep()
@@ -108,7 +108,7 @@ def test_a_client_of_old_may_say_how_long_its_offsets_are_kept(kafka: Kafka, ver
     assert kafka.inside.groups.offsets.fetch(group, None)[1] != []
 
 
-def test_a_request_too_long_to_be_parsed_by_a_processor_is_answered_as_well(kafka: Kafka) -> None:
+def test_long_request_is_answered_by_a_handler(kafka: Kafka) -> None:
     group, topic = new_group(), kafka.topic(partitions=2)
     assert (
         commit(kafka, group, topic, *range(5_000))

@@ -9,20 +9,26 @@ from tests.kafka.handlers.kafka_client import Kafka
 
 
 def delete(kafka: Kafka, group: str, *topics: tuple[str, list[int]]) -> Any:
-    wanted = [{"name": name, "partitions": [{"partition_index": one} for one in indexes]} for name, indexes in topics]
+    wanted = [
+        {"name": name, "partitions": [{"partition_index": index} for index in indexes]} for name, indexes in topics
+    ]
     return kafka.ask(ApiKey.OFFSET_DELETE, 0, group_id=group, topics=wanted)
 
 
 def errors(answer: Any) -> dict[tuple[str, int], ErrorCode]:
     assert answer.error_code == ErrorCode.none
-    return {(topic.name, one.partition_index): one.error_code for topic in answer.topics for one in topic.partitions}
+    return {
+        (topic.name, partition.partition_index): partition.error_code
+        for topic in answer.topics
+        for partition in topic.partitions
+    }
 
 
 def left(kafka: Kafka, group: str) -> set[tuple[str, int]]:
     return {(row.topic, row.partition) for row in kafka.inside.catalogue.load_offsets() if row.group == group}
 
 
-def test_an_offset_is_gone_when_the_answer_says_so(kafka: Kafka) -> None:
+def test_offset_is_gone_when_the_answer_says_so(kafka: Kafka) -> None:
     group, topic = new_group(), kafka.topic(partitions=2)
     commit(kafka, group, topic, 7, 8)
     assert errors(delete(kafka, group, (topic, [0]))) == {(topic, 0): ErrorCode.none}
@@ -51,7 +57,7 @@ def test_what_members_read_is_not_deleted(kafka: Kafka) -> None:
     assert left(kafka, group) == {(read, 0)}
 
 
-def test_a_group_that_cannot_be_asked_is_refused_as_a_whole(kafka: Kafka) -> None:
+def test_unavailable_group_is_refused_as_a_whole(kafka: Kafka) -> None:
     topic, busy = kafka.topic(), new_group()
     stable(kafka, busy, protocol_type="connect")
     for group, error in [

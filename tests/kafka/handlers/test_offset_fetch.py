@@ -16,7 +16,7 @@ all_versions = loop_over("version", versions(API))
 
 
 def fetch(kafka: Kafka, version: int, group: str, *wanted: tuple[str, Sequence[int]], everything: bool = False) -> Any:
-    """What is said of the group: topics and an error code."""
+    """The group's answer: topics and an error code."""
     topics = None if everything else [{"name": name, "partition_indexes": indexes} for name, indexes in wanted]
     if version < 8:
         return kafka.ask(ApiKey.OFFSET_FETCH, version, group_id=group, topics=topics)
@@ -27,17 +27,21 @@ def fetch(kafka: Kafka, version: int, group: str, *wanted: tuple[str, Sequence[i
 
 def offsets(kafka: Kafka, answer: Any) -> dict[tuple[str | None, int], tuple[int, int, str | None]]:
     assert get(answer, "error_code", ErrorCode.none) == ErrorCode.none
-    found = {}
+    committed = {}
     for topic in answer.topics:
-        for one in topic.partitions:
-            assert one.error_code == ErrorCode.none
-            epoch = get(one, "committed_leader_epoch", "not told")
-            found[kafka.name_of(topic), one.partition_index] = (one.committed_offset, epoch, one.metadata)
-    return found
+        for partition in topic.partitions:
+            assert partition.error_code == ErrorCode.none
+            epoch = get(partition, "committed_leader_epoch", "not told")
+            committed[kafka.name_of(topic), partition.partition_index] = (
+                partition.committed_offset,
+                epoch,
+                partition.metadata,
+            )
+    return committed
 
 
 @all_versions
-def test_what_was_committed_is_told_and_minus_one_for_the_rest(kafka: Kafka, version: int) -> None:
+def test_committed_offsets_are_returned_and_minus_one_otherwise(kafka: Kafka, version: int) -> None:
     group, topic = new_group(), kafka.topic(partitions=2)
     commit(kafka, group, topic, 7, partition={"committed_leader_epoch": 3, "committed_metadata": "so far"})
     epochs = (3, -1) if version >= 5 else ("not told", "not told")
@@ -60,8 +64,8 @@ def test_null_asks_for_everything(kafka: Kafka, version: int) -> None:
     group, topic, other = new_group(), kafka.topic(partitions=3), kafka.topic()
     commit(kafka, group, topic, 7, 8)
     commit(kafka, group, other, 9)
-    found = offsets(kafka, fetch(kafka, version, group, everything=True))
-    assert {key: value[0] for key, value in found.items()} == {(topic, 0): 7, (topic, 1): 8, (other, 0): 9}
+    committed = offsets(kafka, fetch(kafka, version, group, everything=True))
+    assert {key: value[0] for key, value in committed.items()} == {(topic, 0): 7, (topic, 1): 8, (other, 0): 9}
     assert offsets(kafka, fetch(kafka, version, new_group(), everything=True)) == {}
 
 
@@ -81,14 +85,14 @@ def test_version_8_asks_for_several_groups(kafka: Kafka) -> None:
         {"group_id": first, "topics": None},
     ]
     answer = kafka.ask(ApiKey.OFFSET_FETCH, 8, groups=wanted)
-    assert [(one.group_id, [value[0] for value in offsets(kafka, one).values()]) for one in answer.groups] == [
+    assert [(group.group_id, [value[0] for value in offsets(kafka, group).values()]) for group in answer.groups] == [
         (second, [8]),
         (first, [7]),
     ]
 
 
 @all_versions
-def test_while_the_broker_stops_the_error_is_where_the_version_has_a_place_for_it(version: int) -> None:
+def test_error_at_a_stop_is_where_versions_allow(version: int) -> None:
     with Kafka() as stopping, Beside(stopping) as kafka:
         stopping.inside.groups.shut_down()
         answer = fetch(kafka, version, "g", ("orders", [0, 1]))
@@ -96,4 +100,4 @@ def test_while_the_broker_stops_the_error_is_where_the_version_has_a_place_for_i
         assert (answer.error_code, answer.topics) == (ErrorCode.coordinator_not_available, ())
     else:
         (topic,) = answer.topics
-        assert [one.error_code for one in topic.partitions] == [ErrorCode.coordinator_not_available] * 2
+        assert [partition.error_code for partition in topic.partitions] == [ErrorCode.coordinator_not_available] * 2

@@ -23,7 +23,7 @@ def ask(kafka: Kafka, topic: str, epoch: int, version: int, current: int = -1, p
 
 
 @all_versions
-def test_the_present_epoch_ends_at_the_end_of_the_log(kafka: Kafka, version: int) -> None:
+def test_present_epoch_ends_at_the_log_end(kafka: Kafka, version: int) -> None:
     topic = kafka.topic()
     kafka.fill(topic, 1, 2, 3)
     result = ask(kafka, topic, 0, version)
@@ -31,7 +31,7 @@ def test_the_present_epoch_ends_at_the_end_of_the_log(kafka: Kafka, version: int
 
 
 @all_versions
-def test_an_epoch_that_has_not_been_yet_has_no_end(kafka: Kafka, version: int) -> None:
+def test_future_epoch_has_no_end(kafka: Kafka, version: int) -> None:
     topic = kafka.topic()
     kafka.fill(topic, 1)
     result = ask(kafka, topic, 9, version)
@@ -39,7 +39,7 @@ def test_an_epoch_that_has_not_been_yet_has_no_end(kafka: Kafka, version: int) -
 
 
 @all_versions
-def test_the_leader_epoch_that_the_client_knows_is_checked(kafka: Kafka, version: int) -> None:
+def test_leader_epoch_of_the_client_is_checked(kafka: Kafka, version: int) -> None:
     topic = kafka.topic()
     log = kafka.inside.logs.get(topic, 0)
     assert log is not None

@@ -1,4 +1,4 @@
-"""Produce: what is said of records that are refused, and of batches that come again."""
+"""Produce: the errors of refused records, and repeated batches."""
 
 from contextlib import ExitStack
 from random import Random
@@ -43,7 +43,7 @@ def append_time(result: Any) -> int:
 
 @all_versions
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_records_without_a_key_are_named_on_a_compacted_topic(kafka: Kafka, version: int, codec: int) -> None:
+def test_keyless_records_are_named_on_a_compacted_topic(kafka: Kafka, version: int, codec: int) -> None:
     topic = kafka.topic(cleanup_policy="compact")
     result = produce(kafka, topic, build_batch(rows(b"a", None, b"b", None), compression=codec), version)
     if codec == 4 and version < 7:
@@ -63,7 +63,7 @@ def test_records_without_a_key_are_named_on_a_compacted_topic(kafka: Kafka, vers
 
 
 @pytest.mark.parametrize("codec", [0, 1])
-def test_records_of_another_time_are_named_where_they_can_be_read_at_once(kafka: Kafka, codec: int) -> None:
+def test_mistimed_records_are_named_if_readable_at_once(kafka: Kafka, codec: int) -> None:
     topic = kafka.topic(message_timestamp_before_max_ms="3600000")
     now_ms = kafka.inside.clock.time_ms()
     records = [(None, b"v", [], now_ms - age) for age in (9_000_000, 0, 1, 8_000_000)]
@@ -90,7 +90,7 @@ def test_so_many_records_are_named_and_no_more(kafka: Kafka) -> None:
 
 @all_versions
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_batch_that_comes_again_is_answered_as_it_was(kafka: Kafka, version: int, acks: int) -> None:
+def test_repeated_batch_gets_the_same_answer(kafka: Kafka, version: int, acks: int) -> None:
     topic = kafka.topic(message_timestamp_type="LogAppendTime")
     batches = [
         build_batch(rows(b"a", b"b"), producer_id=7, producer_epoch=0, base_sequence=2 * number) for number in range(3)
@@ -103,7 +103,7 @@ def test_a_batch_that_comes_again_is_answered_as_it_was(kafka: Kafka, version: i
     ]
 
 
-def test_records_that_a_broker_would_have_to_believe_are_refused(kafka: Kafka) -> None:
+def test_unverifiable_records_are_refused(kafka: Kafka) -> None:
     topic = kafka.topic()
     result = produce(kafka, topic, build_batch(rows(b"a"), compression=1, last_offset_delta=2**31 - 2))
     assert ErrorCode.invalid_record == result.error_code
@@ -111,7 +111,7 @@ def test_records_that_a_broker_would_have_to_believe_are_refused(kafka: Kafka) -
 
 
 def test_handlers_do_not_wait_for_what_is_decompressed(kafka: Kafka) -> None:
-    """Of each kind of request that decompresses what a client has written, more are there than there are handlers."""
+    """More requests than handlers, of each kind that decompresses clients' batches."""
     compacted = kafka.topic(cleanup_policy="compact", max_message_bytes="4000000")
     plain = kafka.topic()
     log = kafka.inside.logs.get(plain, 0)

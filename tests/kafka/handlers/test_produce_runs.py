@@ -109,9 +109,7 @@ class Runs:
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize("version", versions(API))
 @pytest.mark.parametrize("way", [together, in_turn])
-def test_what_is_taken_as_runs_is_stored_and_answered_as_what_is_parsed_alone(
-    kafka: Kafka, way: Way, version: int, acks: int
-) -> None:
+def test_runs_and_single_requests_have_equal_results(kafka: Kafka, way: Way, version: int, acks: int) -> None:
     one, other = kafka.topic(), kafka.topic()
     values = [b"%d" % number * 50 for number in range(20)]
     sent = alone(kafka, [Sent(one, batch(value)) for value in values], version, acks)
@@ -144,7 +142,7 @@ def test_each_partition_gets_its_own_in_order(kafka: Kafka, acks: int) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_requests_for_one_partition_that_differ_otherwise_keep_their_order(kafka: Kafka, acks: int) -> None:
+def test_differing_requests_for_one_partition_keep_their_order(kafka: Kafka, acks: int) -> None:
     topic = kafka.topic()
     sent = [Sent(topic, batch(producer=(7, 0, number)), timeout_ms=30_000 + number % 2) for number in range(20)]
     assert [(0, number) for number in range(20)] == together(kafka, sent, 9, acks)
@@ -193,7 +191,7 @@ def refusals(kafka: Kafka, topic: str) -> list[Sent]:
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize("version", [5, 8, 9, 12, 13])
 @pytest.mark.parametrize("way", [together, in_turn])
-def test_one_that_is_refused_does_not_touch_the_others(kafka: Kafka, way: Way, version: int, acks: int) -> None:
+def test_refused_request_does_not_affect_its_run(kafka: Kafka, way: Way, version: int, acks: int) -> None:
     one, other = (kafka.topic(max_message_bytes="1000") for _ in range(2))
     expected = alone(kafka, refusals(kafka, one), version, acks)
     assert {0, ErrorCode.corrupt_message} < {error for error, _ in expected}
@@ -204,7 +202,7 @@ def test_one_that_is_refused_does_not_touch_the_others(kafka: Kafka, way: Way, v
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize("version", [8, 13])
 @pytest.mark.parametrize("way", [together, in_turn])
-def test_what_a_client_may_not_write_is_refused_as_if_it_had_come_alone(way: Way, version: int, acks: int) -> None:
+def test_denied_topics_are_refused_as_in_single_requests(way: Way, version: int, acks: int) -> None:
     with Kafka() as kafka:
         allowed, denied = kafka.topic(), kafka.topic()
         kafka.inside.authorizer = grants = Grants()
@@ -250,7 +248,7 @@ def test_log_append_time(kafka: Kafka) -> None:
     assert [(0, number) for number in range(5)] == together(kafka, [Sent(topic, batch())] * 5, 9)
 
 
-def test_requests_that_are_together_larger_than_one_may_be() -> None:
+def test_run_may_exceed_the_largest_request() -> None:
     with Kafka(socket_request_max_bytes=2000, message_max_bytes=1500) as kafka:
         topic = kafka.topic()
         assert [(0, number) for number in range(40)] == together(kafka, [Sent(topic, batch(b"x" * 300))] * 40, 9)

@@ -36,7 +36,7 @@ def principals(broker: SaslBroker) -> set[Principal]:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_who_knows_the_password_gets_in_and_is_known_by_name(broker: SaslBroker, mechanism: str, version: int) -> None:
+def test_correct_password_logs_in_under_its_name(broker: SaslBroker, mechanism: str, version: int) -> None:
     with broker.connect() as connection:
         answer = connection.log_in(mechanism, version=version)
         assert (ErrorCode.none, None) == (answer.error_code, answer.error_message)
@@ -56,7 +56,7 @@ def test_names_may_be_odd(broker: SaslBroker, mechanism: str, user: str) -> None
 @pytest.mark.parametrize(
     ("user", "password"), [(USER, "wrong"), ("nobody", PASSWORD), ("fi", PASSWORD), ("a" * 990, PASSWORD)]
 )
-def test_whatever_is_wrong_the_answer_is_the_same_and_then_the_end(
+def test_every_failure_gets_the_same_answer_and_close(
     broker: SaslBroker, mechanism: str, user: str, password: str
 ) -> None:
     with broker.connect() as connection:
@@ -69,7 +69,7 @@ def test_whatever_is_wrong_the_answer_is_the_same_and_then_the_end(
         assert connection.is_closed()
 
 
-def test_an_unknown_user_is_challenged_like_a_known_one(broker: SaslBroker) -> None:
+def test_unknown_user_is_challenged_like_a_known_one(broker: SaslBroker) -> None:
     def challenge(user: str) -> dict[str, str]:
         with broker.connect() as connection:
             connection.handshake("SCRAM-SHA-512")
@@ -97,7 +97,7 @@ def test_an_unknown_user_is_challenged_like_a_known_one(broker: SaslBroker) -> N
         b"x" * 400_000,
     ],
 )
-def test_a_token_that_is_none_is_a_failed_login(broker: SaslBroker, mechanism: str, token: bytes) -> None:
+def test_invalid_token_is_a_failed_login(broker: SaslBroker, mechanism: str, token: bytes) -> None:
     with broker.connect() as connection:
         connection.handshake(mechanism)
         assert ErrorCode.sasl_authentication_failed == connection.authenticate(token).error_code
@@ -111,7 +111,7 @@ def test_who_acts_as_himself_may_say_so(broker: SaslBroker) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_token_after_the_login_is_out_of_order_and_changes_nothing(broker: SaslBroker, mechanism: str) -> None:
+def test_token_after_the_login_is_out_of_order(broker: SaslBroker, mechanism: str) -> None:
     with broker.connect() as connection:
         connection.log_in(mechanism)
         answer = connection.authenticate(b"\0bob\0wrong")
@@ -119,7 +119,7 @@ def test_a_token_after_the_login_is_out_of_order_and_changes_nothing(broker: Sas
         assert connection.metadata().brokers
 
 
-def test_a_handshake_after_a_login_without_an_end_is_out_of_order_and_changes_nothing(broker: SaslBroker) -> None:
+def test_handshake_after_endless_login_is_out_of_order(broker: SaslBroker) -> None:
     with broker.connect() as connection:
         connection.log_in()
         assert ErrorCode.illegal_sasl_state == connection.handshake().error_code
@@ -167,7 +167,7 @@ def test_after_the_login_requests_may_be_long() -> None:
         assert 100 == len(answer.topics)
 
 
-def test_a_deleted_user_logs_in_no_more_and_stays_connected(broker: SaslBroker) -> None:
+def test_deleted_user_stays_connected_but_cannot_log_in(broker: SaslBroker) -> None:
     broker.add("leaver", "SCRAM-SHA-256", PASSWORD)
     with broker.connect() as before, broker.connect() as after:
         assert ErrorCode.none == before.log_in(user="leaver").error_code
@@ -190,7 +190,7 @@ def test_logins_are_counted(broker: SaslBroker) -> None:
         assert 'broker_sasl_logins_total{listener="kafka+sasl",mechanism="",result="failed"} 1.0' in text
 
 
-def test_a_client_that_has_not_logged_in_is_nobody(broker: SaslBroker) -> None:
+def test_client_without_a_login_is_anonymous(broker: SaslBroker) -> None:
     with SaslBroker() as fresh, fresh.connect() as connection:
         connection.handshake()
         assert {ANONYMOUS} == principals(fresh)
@@ -212,7 +212,7 @@ def bearer_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslBrok
         yield broker
 
 
-def test_a_token_lets_its_subject_in_for_as_long_as_it_is_valid(bearer_broker: SaslBroker) -> None:
+def test_bearer_token_is_valid_until_it_expires(bearer_broker: SaslBroker) -> None:
     with bearer_broker.connect() as connection:
         connection.handshake("OAUTHBEARER")
         answer = connection.authenticate(message(token(sub="carol")))
@@ -234,7 +234,7 @@ def test_a_bad_token_is_answered_in_two_steps(bearer_broker: SaslBroker) -> None
 
 
 @pytest.mark.parametrize("first", [b"", b"\x01", b"n,,\x01auth=Bearer \x01\x01", b"x" * 400_000])
-def test_what_is_no_bearer_message_is_a_failed_login(bearer_broker: SaslBroker, first: bytes) -> None:
+def test_invalid_bearer_message_is_a_failed_login(bearer_broker: SaslBroker, first: bytes) -> None:
     with bearer_broker.connect() as connection:
         connection.handshake("OAUTHBEARER")
         assert ErrorCode.sasl_authentication_failed == connection.authenticate(first).error_code

@@ -22,9 +22,7 @@ def test_the_mechanisms_of_the_listener_are_told(broker: SaslBroker, version: in
 
 
 @pytest.mark.parametrize("mechanism", ["", "GSSAPI", "SCRAM-SHA-1", "scram-sha-256", "\u00fc" * 200, "x" * 30_000])
-def test_an_unknown_mechanism_is_refused_with_those_that_there_are_and_the_end(
-    broker: SaslBroker, mechanism: str
-) -> None:
+def test_unknown_mechanism_is_refused_with_the_available_ones(broker: SaslBroker, mechanism: str) -> None:
     with broker.connect() as connection:
         answer = connection.handshake(mechanism)
         assert ErrorCode.unsupported_sasl_mechanism == answer.error_code
@@ -33,7 +31,7 @@ def test_an_unknown_mechanism_is_refused_with_those_that_there_are_and_the_end(
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_listener_without_logins_says_so_and_goes_on(version: int) -> None:
+def test_listener_without_logins_refuses_and_goes_on(version: int) -> None:
     with Kafka() as kafka:
         answer = kafka.ask(ApiKey.SASL_HANDSHAKE, version, mechanism="PLAIN")
         assert (ErrorCode.illegal_sasl_state, ()) == (answer.error_code, answer.mechanisms)
@@ -43,7 +41,7 @@ def test_a_listener_without_logins_says_so_and_goes_on(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_api_versions_are_told_before_and_after_a_login(broker: SaslBroker, version: int) -> None:
+def test_api_versions_are_answered_before_and_after_login(broker: SaslBroker, version: int) -> None:
     with broker.connect() as connection:
         assert ErrorCode.none == connection.ask(ApiKey.API_VERSIONS, version, **CLIENT).error_code
         assert ErrorCode.none == connection.log_in().error_code
@@ -78,7 +76,7 @@ def test_api_versions_are_told_once_before_the_login(broker: SaslBroker, version
         assert connection.is_closed()
 
 
-def test_api_versions_after_the_handshake_are_out_of_order(broker: SaslBroker) -> None:
+def test_api_versions_after_handshake_are_out_of_order(broker: SaslBroker) -> None:
     with broker.connect() as connection:
         connection.handshake()
         answer = connection.ask(ApiKey.API_VERSIONS, 3, **CLIENT)
@@ -86,7 +84,7 @@ def test_api_versions_after_the_handshake_are_out_of_order(broker: SaslBroker) -
         assert connection.is_closed()
 
 
-def test_a_version_of_api_versions_that_is_not_known_may_be_followed_by_one_that_is(broker: SaslBroker) -> None:
+def test_unknown_api_versions_version_may_be_retried(broker: SaslBroker) -> None:
     with broker.connect() as connection:
         connection.socket.sendall(b"\0\0\0\x0b\0\x12\0\x63\0\0\0\7\xff\xff\0")
         assert ErrorCode.unsupported_version == connection.answer(ApiKey.API_VERSIONS, 0).error_code

@@ -1,4 +1,4 @@
-"""ShareAcknowledge: what is durable when it is answered, what is refused, and what a restart finds."""
+"""ShareAcknowledge: durability when answered, refusals, and the state after a restart."""
 
 from pathlib import Path
 from typing import Any
@@ -134,17 +134,15 @@ def test_many_types_are_handled(kafka: Kafka) -> None:
         ([(2**63 - 1, 0, b"\4")], False),
     ],
 )
-def test_what_may_be_many_ranges_is_no_work_for_a_processor(
-    batches: list[tuple[int, int, bytes]], is_many: bool
-) -> None:
-    found = [AcknowledgementBatch(*batch) for batch in batches]
-    partitions = [SharePartitionRequest((bytes(16), number), [one]) for number, one in enumerate(found)]
+def test_many_ranges_are_left_to_a_handler(batches: list[tuple[int, int, bytes]], is_many: bool) -> None:
+    acknowledgements = [AcknowledgementBatch(*batch) for batch in batches]
+    partitions = [SharePartitionRequest((bytes(16), number), [one]) for number, one in enumerate(acknowledgements)]
     request = ShareAcknowledgeRequest("group", "member", 1, is_renew=True, partitions=partitions)
     assert has_many_acknowledgements(request) is is_many
 
 
 @pytest.mark.parametrize("types", [[], [ACCEPT, ACCEPT], [9], [ACCEPT] * 4])
-def test_types_of_a_wrong_length_or_kind_are_refused(kafka: Kafka, types: list[int]) -> None:
+def test_types_of_wrong_length_or_kind_are_refused(kafka: Kafka, types: list[int]) -> None:
     topic = kafka.topic()
     write(kafka, topic, 3)
     with Member(kafka, topic, group=topic) as member:
@@ -155,7 +153,7 @@ def test_types_of_a_wrong_length_or_kind_are_refused(kafka: Kafka, types: list[i
         assert {0: 0} == member.acknowledged({0: [(0, 2, [ACCEPT])]})
 
 
-def test_what_could_not_be_stored_is_told_and_may_be_acknowledged_again(
+def test_unstored_acknowledgement_is_reported_and_may_be_repeated(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = kafka.topic()
@@ -198,7 +196,7 @@ def test_a_restart_finds_what_was_acknowledged(tmp_path: Path) -> None:
         assert [] == list(kafka.inside.catalogue.load_documents("share-partition"))
 
 
-def test_a_group_begins_where_it_began_before_the_restart(tmp_path: Path) -> None:
+def test_group_start_survives_a_restart(tmp_path: Path) -> None:
     """What came after it had begun at the end of the log is not lost, although nothing was acknowledged."""
     with Kafka(data_dir=str(tmp_path)) as kafka:
         topic = kafka.topic()

@@ -1,4 +1,4 @@
-"""ShareFetch: what a member gets, its session, what is refused, and what compaction, retention and deletion do under it."""
+"""ShareFetch: a member's records, its session, refusals, and the effects of compaction, retention and deletion."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -110,7 +110,7 @@ def test_partitions_take_turns(kafka: Kafka) -> None:
         assert [{0}, {1}, {2}] * 2 == got
 
 
-def test_only_so_many_records_are_locked_and_others_wait_for_them(kafka: Kafka) -> None:
+def test_locked_records_are_limited_and_others_wait(kafka: Kafka) -> None:
     kafka.inside.share.settings = lambda _: attrs.evolve(EARLIEST, max_record_locks=10)
     topic = kafka.topic()
     write(kafka, topic, 8)
@@ -122,7 +122,7 @@ def test_only_so_many_records_are_locked_and_others_wait_for_them(kafka: Kafka) 
         assert [(10, 14, 1)] == other.fetch().ranges()
 
 
-def test_a_session_is_closed_and_what_it_held_goes_to_others(kafka: Kafka) -> None:
+def test_closed_session_releases_its_records(kafka: Kafka) -> None:
     topic = kafka.topic()
     write(kafka, topic, 4)
     with Member(kafka, topic, group=topic) as member, Member(kafka, topic, group=topic, member_id="b") as other:
@@ -146,7 +146,7 @@ def test_a_session_ends_with_its_connection(kafka: Kafka) -> None:
         assert [(0, 3, 1)] == other.fetch(max_wait=30_000).ranges()
 
 
-def test_a_member_that_has_left_its_group_can_still_acknowledge_and_close_its_session(kafka: Kafka) -> None:
+def test_departed_member_can_acknowledge_and_close_its_session(kafka: Kafka) -> None:
     """librdkafka sends both at once, on two connections."""
     topic = kafka.topic()
     write(kafka, topic, 4)
@@ -168,7 +168,7 @@ def test_a_member_that_has_left_its_group_can_still_acknowledge_and_close_its_se
         assert [(2, 3, 1)] == other.fetch().ranges()
 
 
-def test_a_member_that_times_out_gives_its_records_back(kafka: Kafka) -> None:
+def test_timed_out_member_releases_its_records(kafka: Kafka) -> None:
     topic = kafka.topic()
     write(kafka, topic, 4)
     with Member(kafka, topic, group=topic) as member, Member(kafka, topic, group=topic, member_id="b") as other:
@@ -191,7 +191,7 @@ def test_a_new_session_keeps_what_the_member_holds(kafka: Kafka) -> None:
         assert [(1, 3, 1)] == member.fetch().ranges()
 
 
-def test_forgotten_partitions_are_fetched_no_more_and_may_be_acknowledged(kafka: Kafka) -> None:
+def test_forgotten_partitions_may_be_acknowledged_but_not_fetched(kafka: Kafka) -> None:
     topic = kafka.topic(2)
     with Member(kafka, topic, (0, 1), topic) as member:
         write(kafka, topic, 2, 0)
@@ -267,7 +267,7 @@ def test_there_are_only_so_many_sessions(kafka: Kafka) -> None:
         sessions.max_sessions = 2000
 
 
-def test_partitions_that_are_not_there_are_told_of_each_time(kafka: Kafka) -> None:
+def test_missing_partitions_are_reported_each_time(kafka: Kafka) -> None:
     topic = kafka.topic(1)
     with Member(kafka, UUID(int=77), group=topic) as member:
         assert (ErrorCode.unknown_topic_id, 0) == member.fetch(max_wait=30_000).errors()
@@ -308,7 +308,7 @@ def test_a_broker_without_memory_answers_what_clients_know(kafka: Kafka, monkeyp
         assert [(0, 0, 1)] == member.fetch().ranges()
 
 
-def test_the_right_to_read_is_needed_for_each_topic(kafka: Kafka) -> None:
+def test_read_right_is_needed_for_each_topic(kafka: Kafka) -> None:
     topic, secret = kafka.topic(), kafka.topic()
     write(kafka, topic)
     write(kafka, secret)
@@ -375,7 +375,7 @@ def test_a_topic_that_is_made_again_begins_anew(kafka: Kafka) -> None:
             assert [(0, 1, 1)] == other.fetch().ranges()
 
 
-def test_the_first_batch_comes_whatever_the_limit_and_none_without_one(kafka: Kafka) -> None:
+def test_first_batch_comes_despite_any_limit_but_zero(kafka: Kafka) -> None:
     topic = kafka.topic()
     write(kafka, topic, 2)
     with Member(kafka, topic, group=topic) as member:
@@ -385,7 +385,7 @@ def test_the_first_batch_comes_whatever_the_limit_and_none_without_one(kafka: Ka
         assert [(2, 3, 1)] == member.fetch().ranges()
 
 
-def test_a_share_partition_that_nobody_uses_is_only_a_row(kafka: Kafka) -> None:
+def test_unused_share_partition_is_only_a_row(kafka: Kafka) -> None:
     topic = kafka.topic()
     write(kafka, topic, 5)
     share = kafka.inside.share
@@ -400,7 +400,7 @@ def test_a_share_partition_that_nobody_uses_is_only_a_row(kafka: Kafka) -> None:
         assert [(2, 2, 1), (4, 4, 1)] == member.fetch().ranges()
 
 
-def test_a_client_above_its_quota_gets_its_records_later_and_that_is_no_delivery(kafka: Kafka) -> None:
+def test_throttled_client_gets_records_later_without_a_delivery(kafka: Kafka) -> None:
     topic = kafka.topic()
     everybody = Entity(client_id=DEFAULT)
     for _ in range(4):

@@ -8,7 +8,7 @@ from tests.kafka.handlers.share_members import ShareMember, ask_heartbeat, descr
 from tests.security.grants import Grants
 
 
-def test_a_group_is_shown_with_its_members_and_what_they_read(kafka: Kafka) -> None:
+def test_group_is_described_with_members_and_assignments(kafka: Kafka) -> None:
     topic, group = kafka.topic(2), new_group()
     member = ShareMember(kafka, group, topic, "not-there-yet").join()
     (described,) = describe(kafka, group, authorized_operations=True)
@@ -29,11 +29,14 @@ def test_a_rack_is_shown(kafka: Kafka) -> None:
     assert describe(kafka, group)[0].members[0].rack_id == "a-rack"
 
 
-def test_a_member_that_has_not_heartbeated_is_shown_with_its_old_epoch(kafka: Kafka) -> None:
+def test_silent_member_is_shown_with_its_old_epoch(kafka: Kafka) -> None:
     topic, group = kafka.topic(2), new_group()
     first, second = (ShareMember(kafka, group, topic).join() for _ in range(2))
     (described,) = describe(kafka, group)
-    assert {one.member_id: one.member_epoch for one in described.members} == {first.member_id: 1, second.member_id: 2}
+    assert {member.member_id: member.member_epoch for member in described.members} == {
+        first.member_id: 1,
+        second.member_id: 2,
+    }
 
 
 def test_an_empty_group_is_shown_without_members(kafka: Kafka) -> None:
@@ -43,7 +46,7 @@ def test_an_empty_group_is_shown_without_members(kafka: Kafka) -> None:
     assert (described.error_code, described.group_state, list(described.members)) == (ErrorCode.none, "Empty", [])
 
 
-def test_a_group_that_does_not_exist_is_an_error(kafka: Kafka) -> None:
+def test_missing_group_is_an_error(kafka: Kafka) -> None:
     group = new_group()
     (described,) = describe(kafka, group, group)
     assert described.error_code == ErrorCode.group_id_not_found

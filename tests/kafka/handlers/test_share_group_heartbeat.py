@@ -12,7 +12,7 @@ from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.share_members import ShareMember, ask_heartbeat, assigned
 
 
-def test_the_answer_to_a_join_has_the_partitions_by_topic_id(kafka: Kafka) -> None:
+def test_join_answer_has_partitions_by_topic_id(kafka: Kafka) -> None:
     topic, member_id = kafka.topic(3), str(uuid.uuid4())
     answer = ask_heartbeat(kafka, new_group(), member_id, 0, [topic])
     assert (answer.error_code, answer.member_id, answer.member_epoch) == (ErrorCode.none, member_id, 1)
@@ -26,7 +26,7 @@ def test_a_heartbeat_that_changes_nothing_says_nothing(kafka: Kafka) -> None:
     assert (answer.error_code, answer.member_epoch, answer.assignment) == (ErrorCode.none, 1, None)
 
 
-def test_two_members_divide_the_partitions_and_a_third_shares_one(kafka: Kafka) -> None:
+def test_third_member_shares_a_partition_of_two_members(kafka: Kafka) -> None:
     group, topic = new_group(), kafka.topic(2)
     members = [ShareMember(kafka, group, topic).join() for _ in range(3)]
     for member in members:
@@ -35,7 +35,7 @@ def test_two_members_divide_the_partitions_and_a_third_shares_one(kafka: Kafka) 
     assert sorted(partitions) in ([0, 0, 1], [0, 1, 1])
 
 
-def test_who_leaves_is_gone_and_its_partitions_are_read_by_another(kafka: Kafka) -> None:
+def test_departed_members_partitions_are_read_by_another(kafka: Kafka) -> None:
     group, topic = new_group(), kafka.topic(2)
     first, second = (ShareMember(kafka, group, topic).join() for _ in range(2))
     answer = first.leave()
@@ -58,7 +58,7 @@ def test_only_a_join_makes_a_group(kafka: Kafka, epoch: int) -> None:
     assert answer.error_code == ErrorCode.group_id_not_found
 
 
-def test_the_id_of_another_kind_of_group_is_refused(kafka: Kafka) -> None:
+def test_group_id_of_another_kind_is_refused(kafka: Kafka) -> None:
     group = new_group()
     stable(kafka, group)
     assert ask_heartbeat(kafka, group, "m", 0, [kafka.topic()]).error_code == ErrorCode.group_id_not_found

@@ -51,7 +51,9 @@ def alter(kafka: Kafka, group: str, topic: str, **starts: int) -> Any:
 
 def errors(answer: Any) -> dict[int, ErrorCode]:
     assert answer.error_code == NONE
-    return {one.partition_index: one.error_code for topic in answer.responses for one in topic.partitions}
+    return {
+        partition.partition_index: partition.error_code for topic in answer.responses for partition in topic.partitions
+    }
 
 
 def delete(kafka: Kafka, group: str, *topics: str) -> Any:
@@ -70,7 +72,7 @@ def left(kafka: Kafka, *topics: str) -> str:
 # Describe -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_begins_at_the_end_when_its_first_member_joins(kafka: Kafka) -> None:
+def test_group_begins_at_the_end_at_first_join(kafka: Kafka) -> None:
     topic = filled(kafka, 5, partitions=2)
     group = left(kafka, topic)
     assert starts(kafka, group) == {(topic, 0): (5, 0), (topic, 1): (0, 0)}
@@ -85,7 +87,7 @@ def test_where_a_group_begins_can_be_set(kafka: Kafka) -> None:
     assert starts(kafka, group) == {(topic, 0): (0, 5)}
 
 
-def test_what_comes_between_the_join_and_the_first_fetch_is_not_missed(kafka: Kafka) -> None:
+def test_records_between_join_and_first_fetch_are_delivered(kafka: Kafka) -> None:
     topic, group = kafka.topic(), new_group()
     ShareMember(kafka, group, topic).join()
     kafka.fill(topic, 1)
@@ -93,7 +95,7 @@ def test_what_comes_between_the_join_and_the_first_fetch_is_not_missed(kafka: Ka
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_partitions_that_the_group_has_not_begun_with_have_no_offset(kafka: Kafka, version: int) -> None:
+def test_untouched_partitions_have_no_offset(kafka: Kafka, version: int) -> None:
     known, other = kafka.topic(), kafka.topic()
     group = left(kafka, known)
     answers = offsets(kafka, group, {known: [0, 7], other: [0], "no-such-topic": [0]}, version)
@@ -105,14 +107,14 @@ def test_partitions_that_the_group_has_not_begun_with_have_no_offset(kafka: Kafk
     }
 
 
-def test_nothing_is_known_of_a_group_that_does_not_exist(kafka: Kafka) -> None:
+def test_missing_group_has_no_offsets(kafka: Kafka) -> None:
     assert offsets(kafka, new_group()) == {}
 
 
 # Alter --------------------------------------------------------------------------------------------------------------
 
 
-def test_an_offset_that_is_set_is_where_the_group_begins(kafka: Kafka) -> None:
+def test_altered_offset_is_where_the_group_begins(kafka: Kafka) -> None:
     topic = filled(kafka, 5)
     group = left(kafka, topic)
     assert errors(alter(kafka, group, topic, p0=2)) == {0: NONE}
@@ -129,7 +131,7 @@ def test_setting_an_offset_makes_the_group(kafka: Kafka) -> None:
     assert starts(kafka, group) == {(topic, 0): (3, 2)}
 
 
-def test_a_group_whose_members_could_not_fetch_is_not_made(kafka: Kafka) -> None:
+def test_group_unable_to_fetch_is_not_made(kafka: Kafka) -> None:
     group = "g" * 256
     assert alter(kafka, group, filled(kafka, 10), p0=4).error_code == ErrorCode.invalid_request
     assert kafka.inside.groups.type_of(group) is None
@@ -141,7 +143,7 @@ def test_an_offset_beyond_the_log_becomes_its_end(kafka: Kafka) -> None:
     assert starts(kafka, group) == {(topic, 0): (5, 0), (topic, 1): (0, 0)}
 
 
-def test_partitions_that_do_not_exist_are_refused_and_make_no_group(kafka: Kafka) -> None:
+def test_missing_partitions_are_refused_and_make_no_group(kafka: Kafka) -> None:
     group = new_group()
     answer = alter(kafka, group, kafka.topic(), p1=0)
     assert errors(answer) == {1: ErrorCode.unknown_topic_or_partition}
@@ -169,7 +171,7 @@ def test_groups_of_other_protocols_are_not_found(kafka: Kafka) -> None:
 # Delete -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_is_forgotten_is_begun_with_anew(kafka: Kafka) -> None:
+def test_forgotten_topic_begins_anew(kafka: Kafka) -> None:
     topic, other = filled(kafka, 5), filled(kafka, 3)
     group = left(kafka, topic, other)
     kafka.fill(topic, 6)
@@ -180,22 +182,22 @@ def test_a_topic_that_is_forgotten_is_begun_with_anew(kafka: Kafka) -> None:
     assert starts(kafka, group) == {(topic, 0): (6, 0), (other, 0): (3, 0)}
 
 
-def test_topics_of_which_there_is_nothing_to_forget_are_named(kafka: Kafka) -> None:
+def test_topics_without_offsets_are_named(kafka: Kafka) -> None:
     known, other = kafka.topic(), kafka.topic()
     group = left(kafka, known)
     answer = delete(kafka, group, other, "no-such-topic", known)
-    assert {one.topic_name: one.error_code for one in answer.responses} == {
+    assert {response.topic_name: response.error_code for response in answer.responses} == {
         other: ErrorCode.unknown_topic_or_partition,
         "no-such-topic": ErrorCode.unknown_topic_or_partition,
         known: NONE,
     }
 
 
-def test_a_group_that_is_deleted_is_forgotten_with_everything(kafka: Kafka) -> None:
+def test_deleted_group_is_forgotten_completely(kafka: Kafka) -> None:
     topic = filled(kafka, 5)
     group = left(kafka, topic)
     answer = kafka.ask(ApiKey.DELETE_GROUPS, 2, groups_names=[group])
-    assert [one.error_code for one in answer.results] == [NONE]
+    assert [result.error_code for result in answer.results] == [NONE]
     assert describe(kafka, group)[0].error_code == ErrorCode.group_id_not_found
     assert offsets(kafka, group) == {}
     kafka.fill(topic, 6)
@@ -208,10 +210,10 @@ def test_a_group_with_members_is_not_deleted(kafka: Kafka) -> None:
     group = new_group()
     ShareMember(kafka, group, kafka.topic()).join()
     answer = kafka.ask(ApiKey.DELETE_GROUPS, 2, groups_names=[group])
-    assert [one.error_code for one in answer.results] == [ErrorCode.non_empty_group]
+    assert [result.error_code for result in answer.results] == [ErrorCode.non_empty_group]
 
 
-def test_a_topic_that_is_deleted_is_forgotten_by_all_groups(kafka: Kafka) -> None:
+def test_deleted_topic_is_forgotten_by_all_groups(kafka: Kafka) -> None:
     topic = filled(kafka, 5)
     group, member_group = left(kafka, topic), new_group()
     member = ShareMember(kafka, member_group, topic).join()
@@ -231,8 +233,8 @@ def test_a_topic_that_is_deleted_is_forgotten_by_all_groups(kafka: Kafka) -> Non
 def test_share_groups_are_listed_with_their_type(kafka: Kafka) -> None:
     group = left(kafka, kafka.topic())
     answer = kafka.ask(ApiKey.LIST_GROUPS, 5, states_filter=["empty"], types_filter=["Share"])
-    found = {one.group_id: one for one in answer.groups}
-    assert (found[group].protocol_type, found[group].group_state, found[group].group_type) == (
+    groups = {one.group_id: one for one in answer.groups}
+    assert (groups[group].protocol_type, groups[group].group_state, groups[group].group_type) == (
         "share",
         "Empty",
         "share",

@@ -35,7 +35,7 @@ def values(answer: Fetched, partition: int = 0) -> dict[int, bytes | None]:
     return found
 
 
-def test_only_batches_with_something_for_the_member_are_sent(kafka: Kafka) -> None:
+def test_only_batches_with_the_members_records_are_sent(kafka: Kafka) -> None:
     topic = kafka.topic()
     for number in range(6):
         write(kafka, topic, 2, value=b"%d" % number)
@@ -47,7 +47,7 @@ def test_only_batches_with_something_for_the_member_are_sent(kafka: Kafka) -> No
         assert {2: b"1", 3: b"1", 8: b"4", 9: b"4"} == values(answer)
 
 
-def test_records_that_are_not_in_memory_are_loaded_by_a_handler(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_records_are_loaded_by_a_handler(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as member:
         assert {} == member.fetch().partitions
@@ -114,7 +114,7 @@ def test_what_cannot_be_written_anew_is_given_back(kafka: Kafka, monkeypatch: py
         assert [(0, 0, 1)] == member.fetch().ranges()
 
 
-def test_a_log_that_is_damaged_goes_offline_and_nothing_is_held(kafka: Kafka) -> None:
+def test_damaged_log_goes_offline_without_locked_records(kafka: Kafka) -> None:
     topic = kafka.topic()
     write(kafka, topic, 3)
     log = log_of(kafka, topic)
@@ -147,7 +147,7 @@ def _few_headers(init: Any) -> Any:
     return replaced
 
 
-def test_a_session_of_very_many_partitions_is_opened_and_closed_by_handlers(kafka: Kafka) -> None:
+def test_huge_session_is_opened_and_closed_by_handlers(kafka: Kafka) -> None:
     topic = kafka.topic(500)
     share = kafka.inside.share
     with Member(kafka, topic, range(500), group=topic) as member:

@@ -1,4 +1,4 @@
-"""ShareFetch waits: for new records, for records that others give back, for locks that end; and what ends the wait."""
+"""ShareFetch waits: for new records, for released records, for expiring locks; and the events that end the wait."""
 
 from functools import partial
 
@@ -37,7 +37,7 @@ def test_new_records_wake_it(kafka: Kafka) -> None:
         assert 0 == parked(kafka, topic)
 
 
-def test_records_that_come_just_before_it_waits_are_not_missed(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_arriving_just_before_the_wait_are_seen(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = kafka.topic()
     park = FetchCall._park
     parked_calls: list[FetchCall] = []
@@ -57,7 +57,7 @@ def test_records_that_come_just_before_it_waits_are_not_missed(kafka: Kafka, mon
         assert [(2, 3, 1)] == member.fetch(max_wait=LONG, min_bytes=10).ranges()
 
 
-def test_one_of_those_that_wait_gets_the_records_and_then_the_next(kafka: Kafka) -> None:
+def test_waiting_fetches_get_records_one_after_another(kafka: Kafka) -> None:
     topic = kafka.topic()
     members = [Member(kafka, topic, group=topic, member_id=f"m{number}") for number in range(4)]
     for member in members:
@@ -86,7 +86,7 @@ def test_what_one_leaves_the_next_one_gets(kafka: Kafka) -> None:
         member.__exit__(None, None, None)
 
 
-def test_the_one_that_was_woken_may_have_gone_away(kafka: Kafka) -> None:
+def test_woken_fetch_may_be_gone(kafka: Kafka) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as gone, Member(kafka, topic, group=topic, member_id="b") as member:
         gone.send_fetch(max_wait=LONG)
@@ -144,7 +144,7 @@ def test_room_that_comes_free_wakes_it(kafka: Kafka) -> None:
         assert [(5, 6, 1)] == member.receive_fetch().ranges()
 
 
-def test_it_waits_for_as_many_bytes_as_it_wants(kafka: Kafka) -> None:
+def test_fetch_waits_for_its_minimum_of_bytes(kafka: Kafka) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as member:
         member.send_fetch(max_wait=LONG, min_bytes=5_000)
@@ -154,7 +154,7 @@ def test_it_waits_for_as_many_bytes_as_it_wants(kafka: Kafka) -> None:
         assert [(0, 4, 1)] == member.receive_fetch().ranges()
 
 
-def test_who_wants_less_does_not_wait_for_who_wants_more(kafka: Kafka) -> None:
+def test_smaller_minimum_does_not_wait_for_a_larger(kafka: Kafka) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as much, Member(kafka, topic, group=topic, member_id="b") as little:
         much.send_fetch(max_wait=LONG, min_bytes=1_000_000)
@@ -195,7 +195,7 @@ def test_a_log_that_goes_offline_ends_the_wait(kafka: Kafka) -> None:
         assert (ErrorCode.kafka_storage_error, 0) == member.receive_fetch().errors()
 
 
-def test_a_session_that_is_taken_over_ends_the_wait(kafka: Kafka) -> None:
+def test_session_takeover_ends_the_wait(kafka: Kafka) -> None:
     topic = kafka.topic()
     with Member(kafka, topic, group=topic) as member, Member(kafka, topic, group=topic) as again:
         member.send_fetch(max_wait=LONG)

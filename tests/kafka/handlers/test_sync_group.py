@@ -15,7 +15,7 @@ all_versions = loop_over("version", versions(API))
 
 
 @all_versions
-def test_the_leader_gets_what_it_has_assigned_to_itself(kafka: Kafka, version: int) -> None:
+def test_leader_gets_its_own_assignment(kafka: Kafka, version: int) -> None:
     group = new_group()
     member_id = join(kafka, group).member_id
     assignments = [{"member_id": member_id, "assignment": b"all"}, {"member_id": "who", "assignment": b"none"}]
@@ -52,7 +52,7 @@ def test_a_static_member_is_fenced_by_its_successor(kafka: Kafka, version: int) 
     assert (good.error_code, good.assignment) == (ErrorCode.none, b"all")
 
 
-def test_from_version_5_on_a_member_says_which_protocol_it_follows(kafka: Kafka) -> None:
+def test_member_names_its_protocol_from_version_5_on(kafka: Kafka) -> None:
     group = new_group()
     member_id = stable(kafka, group)
     for how in ({"protocol_name": None}, {"protocol_type": None}, {"protocol_name": "sticky"}, {"protocol_type": "x"}):
@@ -61,7 +61,7 @@ def test_from_version_5_on_a_member_says_which_protocol_it_follows(kafka: Kafka)
         assert ask_sync(kafka, group, member_id, 1, version=4, **how).error_code == ErrorCode.none
 
 
-def test_a_follower_is_answered_when_the_leader_has_assigned(kafka: Kafka) -> None:
+def test_follower_is_answered_after_the_leaders_assignment(kafka: Kafka) -> None:
     group = new_group()
     leader = stable(kafka, group)
     answers: list[Any] = []

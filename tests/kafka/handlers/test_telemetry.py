@@ -37,7 +37,7 @@ def subscribe(kafka: Kafka, metrics: str = "*", interval_ms: int = 60_000) -> No
 
 def advertised(kafka: Kafka) -> set[int]:
     answer = kafka.ask(ApiKey.API_VERSIONS, 3, client_software_name="a-client", client_software_version="1.5")
-    return {one.api_key for one in answer.api_keys} & {GET, PUSH}
+    return {key.api_key for key in answer.api_keys} & {GET, PUSH}
 
 
 def get(kafka: Kafka, instance_id: UUID | None = None) -> Any:
@@ -63,7 +63,7 @@ def test_clients_find_the_apis_while_there_are_subscriptions(kafka: Kafka) -> No
     assert advertised(kafka) == set()
 
 
-def test_a_client_is_told_what_to_push_and_its_metrics_can_be_read(kafka: Kafka) -> None:
+def test_subscribed_client_pushes_metrics_that_can_be_read(kafka: Kafka) -> None:
     subscribe(kafka, "org.apache.kafka.", 500)
     advertised(kafka)
     asked = get(kafka)
@@ -92,7 +92,7 @@ def test_errors_are_kafka_s(kafka: Kafka) -> None:
     assert push(kafka, get(kafka), b"", terminating=True) == ErrorCode.none
 
 
-def test_a_subscription_may_ask_for_what_the_client_says_it_is(kafka: Kafka) -> None:
+def test_subscription_may_match_the_clients_own_description(kafka: Kafka) -> None:
     wanted = (
         "client_software_name=a-client,client_software_version=1[.].*,client_id=test,client_source_address=127.0.0.1"
     )
@@ -118,11 +118,11 @@ def test_subscriptions_are_resources_with_settings(kafka: Kafka) -> None:
     ).results
     assert shown.error_code == ErrorCode.none
     assert {("interval.ms", "60000", 7), ("match", "", 5), ("metrics", "a,b", 7)} == {
-        (one.name, one.value, one.config_source) for one in shown.configs
+        (config.name, config.value, config.config_source) for config in shown.configs
     }
 
 
-def test_the_operator_says_how_large_a_push_may_be() -> None:
+def test_operator_limits_the_size_of_a_push() -> None:
     with Kafka(telemetry_max_bytes=500) as kafka:
         subscribe(kafka)
         asked = get(kafka)

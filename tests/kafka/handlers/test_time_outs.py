@@ -27,10 +27,10 @@ def produce(kafka: Kafka, topic: str, *, timeout: int, partitions: int = 2) -> A
     answer = kafka.ask(
         ApiKey.PRODUCE, 8, acks=-1, timeout=timeout, topic_data=[{"name": topic, "partition_data": data}]
     )
-    return [one.error_code for one in answer.responses[0].partition_responses]
+    return [response.error_code for response in answer.responses[0].partition_responses]
 
 
-def test_a_produce_whose_fsync_does_not_come_is_told_so_and_its_records_stay(kafka: Kafka) -> None:
+def test_produce_without_fsync_times_out_and_keeps_records(kafka: Kafka) -> None:
     topic = kafka.topic(2)
     log = kafka.inside.logs.partitions[topic, 0]
     free, began = threading.Event(), threading.Event()
@@ -70,7 +70,7 @@ def test_a_produce_whose_fsync_fails_is_told_so(
 
 
 @pytest.mark.parametrize("version", [2, 7])
-def test_topics_whose_turn_comes_too_late_are_not_made(kafka: Kafka, version: int) -> None:
+def test_late_topics_are_not_created(kafka: Kafka, version: int) -> None:
     names = [f"topic{number}" for number in range(60)]
     answer = kafka.ask(
         ApiKey.CREATE_TOPICS,
@@ -86,7 +86,7 @@ def test_topics_whose_turn_comes_too_late_are_not_made(kafka: Kafka, version: in
         assert (kafka.inside.logs.topic(name) is None) == (error == ErrorCode.request_timed_out)
 
 
-def test_partitions_whose_turn_comes_too_late_are_not_made(kafka: Kafka) -> None:
+def test_late_partitions_are_not_created(kafka: Kafka) -> None:
     names = [kafka.topic() for _ in range(60)]
     answer = kafka.ask(
         ApiKey.CREATE_PARTITIONS,
@@ -103,7 +103,7 @@ def test_partitions_whose_turn_comes_too_late_are_not_made(kafka: Kafka) -> None
 
 
 @pytest.mark.parametrize("timeout", [0, -1])
-def test_who_sets_no_time_out_waits_as_long_as_it_takes(kafka: Kafka, timeout: int) -> None:
+def test_request_without_a_timeout_waits_indefinitely(kafka: Kafka, timeout: int) -> None:
     names = [f"topic{number}" for number in range(5)]
     answer = kafka.ask(
         ApiKey.CREATE_TOPICS,

@@ -56,9 +56,9 @@ def ask_fetch(kafka: Kafka, *topics: tuple[UUID, list[int]], version: int = 13) 
     """The topic, the partition, the error and the size of its records."""
     answer = kafka.ask(ApiKey.FETCH, version, **fetch_fields(*topics))
     return [
-        (topic.topic_id, one.partition_index, one.error_code, len(one.records or b""))
+        (topic.topic_id, partition.partition_index, partition.error_code, len(partition.records or b""))
         for topic in answer.responses
-        for one in topic.partitions
+        for partition in topic.partitions
     ]
 
 
@@ -69,25 +69,26 @@ def ask_produce(kafka: Kafka, *topics: tuple[UUID, list[int]], **fields: Any) ->
     ]
     answer = kafka.ask(ApiKey.PRODUCE, 13, **{"acks": -1, "timeout": 9000, "topic_data": data} | fields)
     return [
-        (topic.topic_id, one.index, one.error_code) for topic in answer.responses for one in topic.partition_responses
+        (topic.topic_id, response.index, response.error_code)
+        for topic in answer.responses
+        for response in topic.partition_responses
     ]
 
 
 def ask_metadata(kafka: Kafka, *topics: UUID | str, version: int = 12, **fields: Any) -> list[tuple[Any, Any, int]]:
     wanted = [
-        {"topic_id": one, "name": None} if isinstance(one, UUID) else {"name": one, "topic_id": NO_ID} for one in topics
+        {"topic_id": topic, "name": None} if isinstance(topic, UUID) else {"name": topic, "topic_id": NO_ID}
+        for topic in topics
     ]
     answer = kafka.ask(ApiKey.METADATA, version, topics=wanted, **fields)
-    return [(one.topic_id, one.name, one.error_code) for one in answer.topics]
+    return [(topic.topic_id, topic.name, topic.error_code) for topic in answer.topics]
 
 
 # -- fetch and produce ------------------------------------------------------------------------------------------------
 
 
 @FETCH
-def test_a_fetch_by_the_id_of_a_topic_that_was_made_again_gets_nothing_of_the_new_one(
-    kafka: Kafka, version: int
-) -> None:
+def test_fetch_by_old_id_misses_the_recreated_topic(kafka: Kafka, version: int) -> None:
     topic = kafka.topic()
     old = make_again(kafka, topic)
     kafka.fill(topic, 1)
@@ -98,7 +99,7 @@ def test_a_fetch_by_the_id_of_a_topic_that_was_made_again_gets_nothing_of_the_ne
     assert size > 0
 
 
-def test_records_for_the_old_topic_do_not_get_into_the_new_one(kafka: Kafka) -> None:
+def test_records_for_the_old_topic_miss_the_new(kafka: Kafka) -> None:
     topic = kafka.topic()
     old = make_again(kafka, topic)
     assert ask_produce(kafka, (old, [0])) == [(old, 0, UNKNOWN)]
@@ -110,7 +111,7 @@ def test_records_for_the_old_topic_do_not_get_into_the_new_one(kafka: Kafka) -> 
 
 
 @pytest.mark.parametrize("partitions", [1, 300])
-def test_a_fetch_that_waits_ends_when_its_topic_is_made_again(kafka: Kafka, partitions: int) -> None:
+def test_waiting_fetch_ends_when_its_topic_is_recreated(kafka: Kafka, partitions: int) -> None:
     topic = kafka.topic(partitions)
     old = id_of(kafka, topic)
     with Beside(kafka) as client:
@@ -119,11 +120,15 @@ def test_a_fetch_that_waits_ends_when_its_topic_is_made_again(kafka: Kafka, part
         make_again(kafka, topic, partitions)
         kafka.fill(topic, 1)
         answer = client.answer(ApiKey.FETCH, 13)
-        found = [(one.error_code, len(one.records or b"")) for topic in answer.responses for one in topic.partitions]
+        found = [
+            (partition.error_code, len(partition.records or b""))
+            for topic in answer.responses
+            for partition in topic.partitions
+        ]
         assert found == [(UNKNOWN, 0)] * partitions
 
 
-def test_a_trace_names_the_topic_of_a_fetch_by_id(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_of_fetch_by_id_names_the_topic(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = kafka.topic()
     kafka.fill(topic, 1)
     monkeypatch.setattr(kafka.inside, "traces", object())
@@ -138,14 +143,14 @@ def test_a_trace_names_the_topic_of_a_fetch_by_id(kafka: Kafka, monkeypatch: pyt
     assert [call[:3] for call in reading.log_calls] == [("read", topic, 0), ("load", topic, 0), ("load", gone, 0)]
 
 
-def test_a_partition_that_a_known_id_does_not_have_is_an_unknown_partition(kafka: Kafka) -> None:
+def test_missing_partition_of_a_known_id_is_unknown(kafka: Kafka) -> None:
     topic = id_of(kafka, kafka.topic(2))
     unknown = ErrorCode.unknown_topic_or_partition
     assert [one[2] for one in ask_fetch(kafka, (topic, [0, 2, -1]))] == [ErrorCode.none, unknown, unknown]
     assert [one[2] for one in ask_produce(kafka, (topic, [1, 2, -1]))] == [ErrorCode.none, unknown, unknown]
 
 
-def test_new_partitions_and_settings_do_not_change_the_id(kafka: Kafka) -> None:
+def test_new_partitions_and_settings_keep_the_id(kafka: Kafka) -> None:
     name = kafka.topic()
     topic = id_of(kafka, name)
     kafka.inside.logs.add_partitions(name, 2)
@@ -156,7 +161,7 @@ def test_new_partitions_and_settings_do_not_change_the_id(kafka: Kafka) -> None:
     assert found is kafka.inside.logs.topic(name)
 
 
-def test_an_id_that_is_named_twice_is_answered_once_by_fetch(kafka: Kafka) -> None:
+def test_repeated_id_is_answered_once_by_fetch(kafka: Kafka) -> None:
     topic = id_of(kafka, kafka.topic())
     assert len(ask_fetch(kafka, (topic, [0]), (topic, [0]), (topic, [0, 0]))) == 1
     unknown = uuid4()
@@ -176,7 +181,7 @@ def test_many_ids_that_nobody_knows_are_answered_each(kafka: Kafka) -> None:
     assert [one[2] for one in ask_metadata(kafka, *unknown)] == [UNKNOWN] * 50_000
 
 
-def test_nothing_is_kept_for_the_id_of_a_topic_that_was_deleted(kafka: Kafka) -> None:
+def test_deleted_topics_id_is_not_kept(kafka: Kafka) -> None:
     name = kafka.topic()
     topic = id_of(kafka, name)
     logs = kafka.inside.logs
@@ -195,7 +200,8 @@ def ask_commit(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> lis
         {
             "topic_id": topic_id,
             "partitions": [
-                {"partition_index": one, "committed_offset": 7, "committed_metadata": ""} for one in partitions
+                {"partition_index": partition, "committed_offset": 7, "committed_metadata": ""}
+                for partition in partitions
             ],
         }
         for topic_id, partitions in topics
@@ -203,7 +209,9 @@ def ask_commit(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> lis
     who = {"group_id": group}
     answer = kafka.ask(ApiKey.OFFSET_COMMIT, 10, **who, topics=listed)
     return [
-        (topic.topic_id, one.partition_index, one.error_code) for topic in answer.topics for one in topic.partitions
+        (topic.topic_id, partition.partition_index, partition.error_code)
+        for topic in answer.topics
+        for partition in topic.partitions
     ]
 
 
@@ -214,13 +222,13 @@ def ask_offsets(kafka: Kafka, group: str, *topics: tuple[UUID, list[int]]) -> li
     (answer,) = kafka.ask(ApiKey.OFFSET_FETCH, 10, groups=wanted, require_stable=True).groups
     assert answer.error_code == ErrorCode.none
     return [
-        (topic.topic_id, one.partition_index, one.committed_offset, one.error_code)
+        (topic.topic_id, partition.partition_index, partition.committed_offset, partition.error_code)
         for topic in answer.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     ]
 
 
-def test_what_was_read_of_a_topic_is_not_committed_for_its_successor(kafka: Kafka) -> None:
+def test_offset_of_a_topic_is_not_its_successors(kafka: Kafka) -> None:
     name = kafka.topic()
     old, group, none = make_again(kafka, name), "g", ErrorCode.none
     new = id_of(kafka, name)
@@ -235,7 +243,7 @@ def test_what_was_read_of_a_topic_is_not_committed_for_its_successor(kafka: Kafk
     assert ask_offsets(kafka, group, (NO_ID, [3])) == [(None, 3, -1, UNKNOWN)]
 
 
-def test_offsets_of_a_topic_that_the_client_may_not_see_are_refused_by_its_id(kafka: Kafka) -> None:
+def test_offsets_of_hidden_topics_are_refused_by_id(kafka: Kafka) -> None:
     seen, secret = kafka.topic(), kafka.topic()
     visible, hidden, unknown, group = id_of(kafka, seen), id_of(kafka, secret), uuid4(), "g"
     ask_commit(kafka, group, (visible, [0]), (hidden, [0]))
@@ -246,8 +254,8 @@ def test_offsets_of_a_topic_that_the_client_may_not_see_are_refused_by_its_id(ka
         topics = (visible, [0]), (hidden, [0]), (unknown, [0])
         codes = {visible: ErrorCode.none, hidden: DENIED, unknown: UNKNOWN}
         assert {one[0]: one[2] for one in ask_commit(kafka, group, *topics)} == codes
-        assert {one[0]: one[3] for one in ask_offsets(kafka, group, *topics)} == codes
-        assert [one[0] for one in ask_offsets(kafka, group)] == [visible]
+        assert {offset[0]: offset[3] for offset in ask_offsets(kafka, group, *topics)} == codes
+        assert [offset[0] for offset in ask_offsets(kafka, group)] == [visible]
 
 
 # -- metadata -----------------------------------------------------------------------------------------------------------
@@ -281,7 +289,7 @@ def test_metadata_names_the_id_of_each_topic(kafka: Kafka, version: int) -> None
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_versions_that_know_ids_do_not_all_look_up_by_them(kafka: Kafka, version: int) -> None:
+def test_versions_with_ids_may_look_up_by_name(kafka: Kafka, version: int) -> None:
     topic = id_of(kafka, kafka.topic())
     wanted = [{"topic_id": topic, "name": "x"}]
     (answer,) = kafka.ask(ApiKey.METADATA, version, topics=wanted).topics
@@ -297,7 +305,7 @@ def test_no_topic_is_made_for_an_id() -> None:
 # -- rights -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_id_does_not_tell_the_name_of_a_topic_that_the_client_may_not_see(kafka: Kafka) -> None:
+def test_id_does_not_reveal_a_hidden_topics_name(kafka: Kafka) -> None:
     seen, secret = kafka.topic(), kafka.topic()
     kafka.inside.authorizer = grants = Grants()
     topic = ResourceType.TOPIC

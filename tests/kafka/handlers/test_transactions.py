@@ -71,7 +71,7 @@ def test_a_transaction_is_ended(kafka: Kafka, version: int, commit: bool) -> Non
 
 
 @in_all(ApiKey.FETCH)
-def test_a_fetch_stops_where_nothing_is_decided_and_names_what_was_aborted(kafka: Kafka, version: int) -> None:
+def test_fetch_stops_at_open_transactions_and_lists_aborted(kafka: Kafka, version: int) -> None:
     topic, me = kafka.topic(), begin(kafka)
     add_partitions(kafka, me, topic)
     write(kafka, me, topic)
@@ -117,7 +117,7 @@ def test_a_zombie_is_told_so_by_produce(kafka: Kafka, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3, 10))
-def test_a_batch_of_a_transaction_needs_its_producers_transactional_id(kafka: Kafka, version: int) -> None:
+def test_transactional_batch_needs_its_producers_transactional_id(kafka: Kafka, version: int) -> None:
     topic, me, other = kafka.topic(), begin(kafka), begin(kafka)
     for producer in (me, other):
         add_partitions(kafka, producer, topic)
@@ -210,7 +210,7 @@ def listed(kafka: Kafka, version: int, **filters: Any) -> dict[str, str]:
     request.setdefault("transactional_id_pattern", None)
     answer = kafka.ask(ApiKey.LIST_TRANSACTIONS, version, **request)
     assert answer.error_code == ErrorCode.none
-    return {one.transactional_id: one.transaction_state for one in answer.transaction_states}
+    return {state.transactional_id: state.transaction_state for state in answer.transaction_states}
 
 
 @in_all(ApiKey.LIST_TRANSACTIONS)
@@ -243,7 +243,7 @@ def test_transactions_are_listed_by_a_regular_expression(kafka: Kafka) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{1001}", r"(a)\1", "(?=a)", "x" * 10_000, "((a{1,100}){1,10}){1,100}"])
-def test_what_is_no_regular_expression_of_re2_is_refused(kafka: Kafka, pattern: str) -> None:
+def test_invalid_re2_expression_is_refused(kafka: Kafka, pattern: str) -> None:
     request = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
     answer = kafka.ask(ApiKey.LIST_TRANSACTIONS, 2, **request, transactional_id_pattern=pattern)
     assert (answer.error_code, answer.transaction_states) == (ErrorCode.invalid_regular_expression, ())

@@ -49,7 +49,9 @@ def produce(kafka: Kafka, *batches: tuple[Me, str, int], transactional_id: str, 
     request = {"transactional_id": transactional_id, "acks": acks, "timeout": 1000, "topic_data": data}
     answer = kafka.ask(ApiKey.PRODUCE, V2, **request)
     found = {
-        (topic.name, one.index): int(one.error_code) for topic in answer.responses for one in topic.partition_responses
+        (topic.name, response.index): int(response.error_code)
+        for topic in answer.responses
+        for response in topic.partition_responses
     }
     return [found[topic, partition] for _, topic, partition in batches]
 
@@ -61,7 +63,7 @@ def end_error(kafka: Kafka, me: Me, commit: bool) -> ErrorCode:
     return error
 
 
-def test_the_first_batch_adds_its_partition_and_the_end_gives_the_next_epoch(kafka: Kafka) -> None:
+def test_first_batch_adds_partition_and_end_bumps_epoch(kafka: Kafka) -> None:
     topic, me = kafka.topic(), begin(kafka)
     for commit in (True, False, True):
         before = fetch(kafka, topic, UNCOMMITTED)[1]
@@ -74,7 +76,7 @@ def test_the_first_batch_adds_its_partition_and_the_end_gives_the_next_epoch(kaf
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_copy_of_the_end_gets_the_same_answer(kafka: Kafka, commit: bool) -> None:
+def test_repeated_end_gets_the_same_answer(kafka: Kafka, commit: bool) -> None:
     topic, me = kafka.topic(), begin(kafka)
     write(kafka, me, topic, version=V2)
     after = end_and_bump(kafka, me, commit)
@@ -86,7 +88,7 @@ def test_a_copy_of_the_end_gets_the_same_answer(kafka: Kafka, commit: bool) -> N
     assert end_and_bump(kafka, after).epoch == after.epoch + 1
 
 
-def test_a_batch_that_comes_late_is_fenced_wherever_it_goes(kafka: Kafka) -> None:
+def test_late_batch_is_fenced_in_every_partition(kafka: Kafka) -> None:
     topic, elsewhere, me = kafka.topic(), kafka.topic(), begin(kafka)
     write(kafka, me, topic, version=V2)
     after = end_and_bump(kafka, me)
@@ -98,7 +100,7 @@ def test_a_batch_that_comes_late_is_fenced_wherever_it_goes(kafka: Kafka) -> Non
     assert fetch(kafka, elsewhere, UNCOMMITTED)[1] == 2
 
 
-def test_an_abort_where_nothing_was_written_fences_what_comes_late(kafka: Kafka) -> None:
+def test_empty_abort_fences_late_batches(kafka: Kafka) -> None:
     topic, me = kafka.topic(), begin(kafka)
     for _ in range(3):
         after = end_and_bump(kafka, me, False)
@@ -108,7 +110,7 @@ def test_an_abort_where_nothing_was_written_fences_what_comes_late(kafka: Kafka)
     assert fetch(kafka, topic, UNCOMMITTED)[1] == 0
 
 
-def test_a_commit_that_overtakes_its_first_batch_is_asked_again_once(kafka: Kafka) -> None:
+def test_commit_overtaking_its_first_batch_is_retried_once(kafka: Kafka) -> None:
     topic, me = kafka.topic(), begin(kafka)
     assert end_error(kafka, me, True) == ErrorCode.concurrent_transactions
     write(kafka, me, topic, version=V2)
@@ -131,7 +133,7 @@ def test_a_namesake_made_anew_takes_no_later_batch(kafka: Kafka) -> None:
     end_and_bump(kafka, after)
 
 
-def test_a_batch_waits_for_the_first_that_was_refused(kafka: Kafka) -> None:
+def test_batch_waits_for_the_refused_first_batch(kafka: Kafka) -> None:
     topic, me = kafka.topic(max_message_bytes="200"), begin(kafka)
     large = write(kafka, me, topic, b"v" * 300, version=V2)
     late = write(kafka, me, topic, sequence=1, version=V2)
@@ -169,7 +171,7 @@ def test_several_partitions_are_added_at_once(kafka: Kafka) -> None:
     assert stable(kafka, topic) == 2
 
 
-def test_one_partition_that_is_refused_does_not_keep_the_others_from_being_written(kafka: Kafka) -> None:
+def test_refused_partition_does_not_prevent_other_writes(kafka: Kafka) -> None:
     topic, me, other = kafka.topic(2), begin(kafka), begin(kafka)
     assert produce(kafka, (me, topic, 0), (other, topic, 1), transactional_id=me.transactional_id) == [
         ErrorCode.none,
@@ -195,7 +197,7 @@ def test_a_stranger_adds_nothing(kafka: Kafka) -> None:
     assert end(kafka, me) == ErrorCode.invalid_txn_state
 
 
-def test_a_client_of_the_classic_flow_is_told_that_it_may_abort(kafka: Kafka) -> None:
+def test_classic_flow_client_is_told_to_abort(kafka: Kafka) -> None:
     topic, me = kafka.topic(), begin(kafka)
     assert write(kafka, me, topic, version=10) == ErrorCode.invalid_txn_state
     assert write(kafka, me, topic, version=11) == ErrorCode.transaction_abortable
@@ -227,7 +229,7 @@ def test_offsets_add_their_group(kafka: Kafka, commit: bool) -> None:
     assert committed(kafka, group, topic) == (6 if commit else -1)
 
 
-def test_offsets_of_old_clients_need_add_offsets_to_txn(kafka: Kafka) -> None:
+def test_old_clients_offsets_need_add_offsets_to_txn(kafka: Kafka) -> None:
     topic, group, me = kafka.topic(), new_group(), begin(kafka)
     assert commit_offsets(kafka, me, group, topic, 5, version=3) == ErrorCode.invalid_txn_state
     assert commit_offsets(kafka, me, group, topic, 5, version=4) == ErrorCode.transaction_abortable
@@ -248,7 +250,7 @@ def test_offsets_that_come_late_are_fenced(kafka: Kafka) -> None:
 # Both kinds of clients ------------------------------------------------------------------------------------------------
 
 
-def test_a_transactional_id_goes_from_an_old_client_to_a_new_one_and_back(kafka: Kafka) -> None:
+def test_transactional_id_moves_between_old_and_new_clients(kafka: Kafka) -> None:
     topic, old = kafka.topic(), begin(kafka)
     add_partitions(kafka, old, topic)
     write(kafka, old, topic)
@@ -266,7 +268,7 @@ def test_a_transactional_id_goes_from_an_old_client_to_a_new_one_and_back(kafka:
     assert stable(kafka, topic) == 6
 
 
-def test_a_transaction_of_one_kind_may_be_ended_by_the_other(kafka: Kafka) -> None:
+def test_transactions_may_be_ended_by_the_other_flow(kafka: Kafka) -> None:
     topic, me = kafka.topic(), begin(kafka)
     add_partitions(kafka, me, topic)
     write(kafka, me, topic)
@@ -283,7 +285,7 @@ def test_a_transaction_of_one_kind_may_be_ended_by_the_other(kafka: Kafka) -> No
 # Several connections --------------------------------------------------------------------------------------------------
 
 
-def test_batches_and_offsets_on_several_connections_are_added_without_one_being_refused(kafka: Kafka) -> None:
+def test_concurrent_connections_add_batches_and_offsets_without_refusal(kafka: Kafka) -> None:
     topic, group, me = kafka.topic(8), new_group(), begin(kafka)
     answers: dict[Any, int] = {}
     barrier = threading.Barrier(9)

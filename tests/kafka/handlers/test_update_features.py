@@ -1,4 +1,4 @@
-"""UpdateFeatures: Kafka's rules in every version, and what a client reads from then on."""
+"""UpdateFeatures: Kafka's rules in every version, and the levels that clients read from then on."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +24,9 @@ def kafka() -> Iterator[Kafka]:
 def told(kafka: Kafka) -> tuple[dict[str, int], int]:
     """The finalized levels and their epoch, as a client reads them."""
     answer = kafka.ask(ApiKey.API_VERSIONS, 4, client_software_name="test", client_software_version="1")
-    return {one.name: one.max_version_level for one in answer.finalized_features}, answer.finalized_features_epoch
+    return {
+        feature.name: feature.max_version_level for feature in answer.finalized_features
+    }, answer.finalized_features_epoch
 
 
 def update(
@@ -38,7 +40,7 @@ def update(
 
 
 @pytest.mark.parametrize("version", versions(API))
-def test_a_feature_is_lowered_and_raised_in_every_version(kafka: Kafka, version: int) -> None:
+def test_feature_is_lowered_and_raised_in_every_version(kafka: Kafka, version: int) -> None:
     levels, epoch = told(kafka)
     answer = update(kafka, ("share.version", 0), kind=SAFE, version=version)
     assert ErrorCode.none == answer.error_code
@@ -80,14 +82,12 @@ def test_a_downgrade_to_a_newer_version_is_refused(kafka: Kafka) -> None:
 
 
 @pytest.mark.parametrize("levels", [(), (("share.version", 1), ("share.version", 1))])
-def test_a_request_about_nothing_or_twice_about_the_same_is_refused(
-    kafka: Kafka, levels: tuple[tuple[str, int], ...]
-) -> None:
+def test_empty_or_repeated_updates_are_refused(kafka: Kafka, levels: tuple[tuple[str, int], ...]) -> None:
     assert ErrorCode.invalid_request == update(kafka, *levels).error_code
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_change_that_is_only_validated_is_not_made(kafka: Kafka, version: int) -> None:
+def test_validated_only_change_is_not_made(kafka: Kafka, version: int) -> None:
     before = told(kafka)
     answer = update(kafka, ("share.version", 0), kind=SAFE, version=version, validate_only=True)
     assert ErrorCode.none == answer.error_code
@@ -110,5 +110,5 @@ def test_a_setting_holds_a_feature_back() -> None:
         assert "share.version" not in told(kafka)[0]
         assert "only supports versions 0-0" in update(kafka, ("share.version", 1)).error_message
         answer = kafka.ask(ApiKey.API_VERSIONS, 4, client_software_name="test", client_software_version="1")
-        supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
+        supported = {feature.name: (feature.min_version, feature.max_version) for feature in answer.supported_features}
         assert (0, 0) == supported["share.version"]

@@ -1,4 +1,4 @@
-"""``visible=durable``: what is not fsynced is seen through no door, and what is, through all of them."""
+"""``visible=durable``: unsynced records are visible through no API, and synced ones through all."""
 
 import json
 import threading
@@ -35,7 +35,7 @@ def write_two(kafka: Kafka, topic: str) -> None:
 
 @pytest.fixture
 def log(kafka: Kafka) -> Log:
-    """Of a topic with two durable records."""
+    """The log of a topic with two durable records."""
     topic = kafka.topic()
     found = kafka.inside.logs.get(topic, 0)
     assert found is not None
@@ -84,7 +84,7 @@ def delete_records(kafka: Kafka, topic: str, offset: int) -> int:
     return int(one.error_code)
 
 
-def test_what_is_not_fsynced_is_seen_through_no_door(kafka: Kafka, log: Log, disk: threading.Event) -> None:
+def test_unsynced_records_are_invisible_to_every_api(kafka: Kafka, log: Log, disk: threading.Event) -> None:
     topic, listeners = log.topic, kafka.broker.server.listeners
     with client(f"pulsar://{listeners['pulsar']}") as consumers, Member(kafka, topic, group=topic) as member:
         early = consumers.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)

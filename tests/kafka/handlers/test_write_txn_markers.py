@@ -59,7 +59,7 @@ def test_nothing_asked_nothing_done(kafka: Kafka) -> None:
     assert ask(kafka, marker(me, "no-topic")) == [(me.producer_id, [])]
 
 
-def test_more_markers_than_an_operator_ever_needs_are_refused_and_none_is_written(kafka: Kafka) -> None:
+def test_too_many_markers_are_refused_and_none_written(kafka: Kafka) -> None:
     topic, me = kafka.topic(2), Me("", 1, 0)
     begin_end = kafka.inside.logs.partitions[topic, 0].log_end_offset
     many = [marker(me, topic, 0, 1) for _ in range(501)]

@@ -107,7 +107,7 @@ def write(
     )
     request = produce_fields(topic, batch, transactional_id=me.transactional_id, timeout=1000)
     answer = kafka.ask(ApiKey.PRODUCE, version, **request | more)
-    ((error,),) = [[one.error_code for one in topic.partition_responses] for topic in answer.responses]
+    ((error,),) = [[response.error_code for response in topic.partition_responses] for topic in answer.responses]
     return int(error)
 
 

@@ -24,7 +24,7 @@ def api() -> Iterator[Api]:
         yield made
 
 
-def test_groups_have_their_lag_in_records_and_in_time(api: Api) -> None:
+def test_groups_have_a_lag_in_records_and_time(api: Api) -> None:
     groups = {each["group"]: each for each in api.get("/groups")["groups"]}
     billing = groups["billing"]
     assert ("Empty", 0, 6, ["orders"]) == tuple(billing[key] for key in ("state", "members", "lag", "topics"))
@@ -32,7 +32,7 @@ def test_groups_have_their_lag_in_records_and_in_time(api: Api) -> None:
     assert 10 == groups["a/b:ü,c"]["lag"]
 
 
-def test_a_group_is_described_with_its_partitions_the_furthest_behind_first(api: Api) -> None:
+def test_group_lists_the_most_lagging_partitions_first(api: Api) -> None:
     api.commit("reports", "orders", 8, 1)
     answer = api.get("/groups/reports")
     first, second = answer["partitions"]
@@ -45,7 +45,7 @@ def test_a_group_is_described_with_its_partitions_the_furthest_behind_first(api:
     assert 6 == answer["lag"]
 
 
-def test_a_group_that_has_read_everything_has_no_lag(api: Api) -> None:
+def test_group_at_the_end_has_no_lag(api: Api) -> None:
     api.commit("done", "orders", 10, 5)
     answer = api.get("/groups/done")
     assert (0, 0.0) == (answer["lag"], answer["lag_s"])
@@ -112,7 +112,7 @@ def test_members_have_their_assignments(api: Api) -> None:
         consumer.close()
 
 
-def test_what_a_page_has_no_work_left_for_is_null(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_beyond_the_pages_work_are_null(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     from broker.kafka.views import groups, topics
 
     monkeypatch.setattr(groups, "_PARTITIONS_MAX", 4)
@@ -126,7 +126,7 @@ def test_what_a_page_has_no_work_left_for_is_null(api: Api, monkeypatch: pytest.
     assert sum(each is not None and bool(each.topics) for each in figures) == len(orders["groups"])
 
 
-def test_a_sample_of_very_many_groups_looks_at_some_in_turns(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_of_many_groups_takes_turns(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     from broker.kafka.groups.lag import Lags
     from broker.kafka.views import routes
     from broker.kafka.views.view_context import ViewContext
@@ -138,12 +138,12 @@ def test_a_sample_of_very_many_groups_looks_at_some_in_turns(api: Api, monkeypat
     first = lags.read()[routes.LAG]
     assert 0 < len(first) < len(names)
     for _ in names:
-        found = lags.read()[routes.LAG]
-    assert names == sorted(found)
-    assert {"billing": 6.0}.items() <= found.items()
+        lag = lags.read()[routes.LAG]
+    assert names == sorted(lag)
+    assert {"billing": 6.0}.items() <= lag.items()
 
 
-def test_a_sample_looks_up_the_times_of_some_partitions(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_looks_up_times_of_some_partitions(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     from broker.kafka.groups.lag import Lags
     from broker.kafka.views import routes
     from broker.kafka.views.view_context import ViewContext
@@ -171,7 +171,7 @@ def test_pages_are_complete_and_have_the_documented_form(api: Api) -> None:
     assert [] == differences(documented("/api/v1/groups?limit=1"), api.get("/groups"))
 
 
-def test_the_lag_in_an_offline_partition_is_not_known(api: Api) -> None:
+def test_offline_partition_has_an_unknown_lag(api: Api) -> None:
     api.kafka.logs.create_topic("gone", 1)
     api.produce("gone", b"x")
     api.commit("orphan", "gone", 0)
@@ -180,7 +180,7 @@ def test_the_lag_in_an_offline_partition_is_not_known(api: Api) -> None:
     assert (None, None, None) == (partition["end_offset"], partition["lag"], partition["lag_s"])
 
 
-def test_a_share_group_has_its_start_offsets_and_members(api: Api) -> None:
+def test_share_group_has_start_offsets_and_members(api: Api) -> None:
     answers: list[HeartbeatResult] = []
     request = HeartbeatRequest("m", 0, "reader", "/127.0.0.1", None, ("orders",))
     api.kafka.groups.share.heartbeat("queue", request, answers.append)

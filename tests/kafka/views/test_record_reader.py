@@ -63,9 +63,9 @@ def test_headers_are_a_bounded_list() -> None:
     )
 )
 def test_every_record_can_be_shown_as_json(record: Record) -> None:
-    found = json.loads(json.dumps(shown(3, record, {})))
-    assert (3, record.offset) == (found["partition"], found["offset"])
-    if record.value is not None and "text" in found["value"]:
-        assert record.value.decode() == found["value"]["text"]
+    row = json.loads(json.dumps(shown(3, record, {})))
+    assert (3, record.offset) == (row["partition"], row["offset"])
+    if record.value is not None and "text" in row["value"]:
+        assert record.value.decode() == row["value"]["text"]
     elif record.value is not None:
-        assert record.value == b64decode(found["value"]["base64"])
+        assert record.value == b64decode(row["value"]["base64"])

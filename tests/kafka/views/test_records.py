@@ -104,7 +104,7 @@ def test_the_last_records(api: Api) -> None:
     assert 25 == len(texts(api.get("/topics/last/records?last=1000")))
 
 
-def test_the_last_records_that_are_large_are_the_last(api: Api) -> None:
+def test_large_last_records_are_the_last(api: Api) -> None:
     topic(api, "large")
     for number in range(30):
         append(api, "large", build_batch([(None, str(number).encode() * 300_000, [], 1)]))
@@ -203,7 +203,7 @@ def bomb(size: int, records: int = 1) -> bytearray:
     return recoded(inside, 0, read_header(inside), 1, packed)
 
 
-def test_a_batch_that_is_too_large_inside_is_not_opened(api: Api) -> None:
+def test_batch_too_large_inside_is_not_opened(api: Api) -> None:
     topic(api, "bomb")
     append(api, "bomb", bomb(200 << 20))
     api.produce("bomb", b"after")
@@ -213,7 +213,7 @@ def test_a_batch_that_is_too_large_inside_is_not_opened(api: Api) -> None:
     assert ("after", None) == (good["value"]["text"], good["unreadable"])
 
 
-def test_who_looks_at_a_large_batch_and_producers_do_not_wait_for_each_other(api: Api) -> None:
+def test_large_batch_reader_and_producers_run_independently(api: Api) -> None:
     topic(api, "large-inside")
     append(api, "large-inside", build_batch([(None, b"x" * 100, [], 1)] * 20_000, compression=1))
     log = api.kafka.logs.get("large-inside", 0)
@@ -225,7 +225,7 @@ def test_who_looks_at_a_large_batch_and_producers_do_not_wait_for_each_other(api
         assert (0, 1) == log.times.offset_for_timestamp(1)
 
 
-def test_one_answer_opens_a_bounded_number_of_large_batches(api: Api) -> None:
+def test_answer_opens_a_bounded_number_of_large_batches(api: Api) -> None:
     topic(api, "bombs")
     batch = bomb(30 << 20)
     for _ in range(10):
@@ -251,7 +251,7 @@ def test_a_reading_always_gets_further(api: Api) -> None:
     assert 24 == offset
 
 
-def test_a_batch_that_is_garbage_is_shown_as_one(api: Api) -> None:
+def test_garbage_batch_is_shown_as_one_record(api: Api) -> None:
     topic(api, "garbage")
     good = build_batch([(None, b"x", [], 1)] * 3)
     append(api, "garbage", recoded(good, 0, read_header(good), 1, b"\x1f\x8b\x08 and no gzip"))
@@ -284,7 +284,7 @@ def test_what_cannot_be_meant_is_refused(api: Api, query: str) -> None:
     assert 400 == api.ask(f"/api/v1/topics/one/records?{query}")[0]
 
 
-def test_a_partition_must_be_named_of_a_wide_topic(api: Api) -> None:
+def test_wide_topic_needs_a_partition(api: Api) -> None:
     topic(api, "wide", 101)
     assert 400 == api.ask("/api/v1/topics/wide/records")[0]
     assert [] == api.get("/topics/wide/records?partition=100")["records"]
@@ -297,7 +297,7 @@ def test_an_offline_partition_is_not_served(api: Api) -> None:
     assert (503, True) == (status, "the disk has failed" in answer["reason"])
 
 
-def test_offsets_that_are_gone_begin_at_the_start_of_the_log(api: Api) -> None:
+def test_deleted_offsets_begin_at_the_log_start(api: Api) -> None:
     topic(api, "trimmed")
     api.produce("trimmed", *[str(number).encode() for number in range(10)])
     log = api.kafka.logs.get("trimmed", 0)
@@ -307,7 +307,7 @@ def test_offsets_that_are_gone_begin_at_the_start_of_the_log(api: Api) -> None:
     assert [] == texts(api.get("/topics/trimmed/records?partition=0&offset=99"))
 
 
-def test_a_batch_that_is_too_large_to_be_read_is_shown_as_one(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadably_large_batch_is_shown_as_one_record(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     topic(api, "heavy", max_message_bytes="10000000")
     append(api, "heavy", build_batch([(None, b"x" * 2_000_000, [], 1)]))
     api.produce("heavy", b"after")

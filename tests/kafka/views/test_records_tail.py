@@ -31,7 +31,7 @@ def test_one_partition_can_be_followed() -> None:
             assert {"text": "own"} == next(events)[1]["value"]
 
 
-def test_a_stream_that_falls_behind_jumps_to_the_end() -> None:
+def test_slow_stream_jumps_to_the_end() -> None:
     with api_broker() as api:
         api.kafka.logs.create_topic("orders", 1)
         log = api.kafka.logs.partitions["orders", 0]
@@ -54,7 +54,7 @@ def test_a_stream_that_falls_behind_jumps_to_the_end() -> None:
             assert "last" == data["value"]["text"]
 
 
-def test_a_record_that_is_too_large_for_an_event_is_shortened_and_costs_no_other() -> None:
+def test_oversized_record_is_shortened_without_losing_others() -> None:
     with api_broker() as api:
         api.kafka.logs.create_topic("orders", 1)
         with streamed(api, "/api/v1/topics/orders/tail") as events:
@@ -68,7 +68,7 @@ def test_a_record_that_is_too_large_for_an_event_is_shortened_and_costs_no_other
                 assert 70_000 == seen[1][1]["size"]
 
 
-def test_the_stream_ends_when_another_topic_takes_the_name() -> None:
+def test_stream_ends_when_another_topic_takes_the_name() -> None:
     with api_broker() as api:
         api.kafka.logs.create_topic("orders", 1)
         with streamed(api, "/api/v1/topics/orders/tail") as events:
@@ -97,7 +97,7 @@ def test_nobody_follows_a_topic_that_is_not_there() -> None:
         assert 400 == api.ask("/api/v1/topics/wide/tail?partition=999")[0]
 
 
-def test_records_count_for_the_quota_of_the_user_who_follows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_followed_records_count_for_the_users_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[tuple[int, int]] = []  # the end of the log and the position of the stream after each look
     with api_broker() as api:
         api.kafka.logs.create_topic("orders", 1)

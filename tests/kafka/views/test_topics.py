@@ -69,7 +69,7 @@ def test_an_unknown_topic_is_not_found(api: Api) -> None:
     assert (404, {"reason": "There is no topic 'nothing'."}) == api.ask("/api/v1/topics/nothing")
 
 
-def test_a_setting_that_a_topic_sets_itself_is_marked(api: Api) -> None:
+def test_own_setting_of_a_topic_is_marked(api: Api) -> None:
     api.kafka.logs.alter_topic_configs("a", {"retention.ms": "1000"})
     settings = {each["name"]: each for each in api.get("/topics/a")["settings"]}
     assert ("1000", "604800000", "topic") == tuple(

@@ -5,7 +5,7 @@ import json
 from tests.http.api.harness import api_broker, differences, documented
 
 
-def test_settings_that_are_not_the_default_are_marked_and_secrets_are_hidden() -> None:
+def test_changed_settings_are_marked_and_secrets_hidden() -> None:
     with api_broker(num_partitions=7, pulsar_token_secret_key="c2VjcmV0" * 8) as api:
         answer = api.get("/settings")
         settings = {each["name"]: each for each in answer["settings"]}

@@ -25,7 +25,7 @@ def begun(api: Api, name: str, *values: bytes) -> Producer:
     return producer
 
 
-def test_an_open_transaction_is_shown_with_what_it_holds_up(api: Api) -> None:
+def test_open_transaction_is_shown_with_held_partitions(api: Api) -> None:
     api.produce("orders", b"before")
     first = begun(api, "first", b"a")
     second = begun(api, "second", b"b")
@@ -53,7 +53,7 @@ def test_an_open_transaction_is_shown_with_what_it_holds_up(api: Api) -> None:
     ]
 
 
-def test_a_transaction_that_the_coordinator_does_not_know_is_shown_where_it_holds_up(api: Api) -> None:
+def test_unknown_transaction_is_shown_at_its_held_partition(api: Api) -> None:
     first = begun(api, "first", b"a")
     log = api.kafka.logs.partitions["orders", 0]
     (producer_id,) = log.producers.open

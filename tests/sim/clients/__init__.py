@@ -1,1 +1,1 @@
-"""Simulated clients: small state machines that speak Kafka's protocol and remember what they were promised."""
+"""Simulated clients: small state machines that speak Kafka's protocol and remember the broker's promises."""

@@ -1,7 +1,7 @@
 """An administrator: makes the topics that the others use, makes and deletes some of its own, deletes records.
 
 A topic of its own is filled before it is deleted, and must be empty when it is made again. What was answered must hold after
-any crash; what was asked and not answered may have happened or not.
+any crash; a change without an answer may have happened or not.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Admin(Client):
         self._round = 0  # a topic's life
         self._filled = 0  # records of this round that were acknowledged
         self._tries = 0  # ... and that were sent
-        # The broker's life in which a request was lost: it may still be carried out as long as that one lasts.
+        # The broker's life in which a request was lost: it may still be carried out as long as that life lasts.
         self._doubtful_life = 0
 
     @property
@@ -106,7 +106,7 @@ class Admin(Client):
         assert self._deletes_records is not None
         topic, number = self._deletes_records
         history = self.history.partition(topic, number)
-        # Only what is sure to be there, also after a power loss.
+        # Only data that must survive a power loss.
         if history.durable_end <= history.start_most:
             return None
         before = self.rng.randrange(history.start_most, history.durable_end) + 1
@@ -129,7 +129,9 @@ class Admin(Client):
         elif kind == "delete":
             self._deleted(body.responses[0].error_code)
         elif kind == "look":
-            if self.life == self.world.lives:  # else: what a dead broker saw, who may have done more before it died
+            if (
+                self.life == self.world.lives
+            ):  # else: the state that a dead broker saw, which may have done more before it died
                 self._looked(body.topics[0].error_code)
         elif kind == "fill":
             self._produced(body.responses[0].partition_responses[0])
@@ -204,12 +206,12 @@ class Admin(Client):
                 return
             self._excuse(data.error_code, "reading a topic")
             return
-        found = [record.value for record in records(memoryview(bytes(data.records)))] if data.records else []
+        stored = [record.value for record in records(memoryview(bytes(data.records)))] if data.records else []
         expected = f"round {self._round}".encode()
-        for value in found:
+        for value in stored:
             if value != expected and not self._doubt:
                 raise Violation(f"{self.name}: {value!r} is in a topic that was made for {expected!r}")
-        if not found and not self._doubt:
+        if not stored and not self._doubt:
             raise Violation(f"{self.name}: {expected!r} was acknowledged and is not there")
 
     def _records_deleted(self, before: int, result: Any) -> None:

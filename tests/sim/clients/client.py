@@ -1,4 +1,4 @@
-"""One connection at a time, requests in flight on it, and what happens to them."""
+"""A client's connection, one at a time, and the requests in flight on it."""
 
 import math
 from collections import deque
@@ -53,7 +53,7 @@ NEWEST: dict[ApiKey, int] = {
 }
 # Their answers say that something is there for good (of Produce, where acks is all).
 _PROMISES = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS})
-# A broker that is up, and whose machine is sound, answers within this time (s) what it need not wait for.
+# A running broker on a sound machine answers requests that need not wait within this time (s).
 _PATIENCE_S = 20.0
 
 
@@ -72,7 +72,7 @@ class Call:
 
 
 class Client(Connected):
-    """The base of all clients. Subclasses say what to ask next and what to make of the answers."""
+    """The base of all clients. Subclasses choose the requests and check the answers."""
 
     in_flight_most = 1
     # Where it connects, and as whom it logs in there.
@@ -356,7 +356,7 @@ class Client(Connected):
             oldest = max(oldest, 3) if call.key == ApiKey.PRODUCE else oldest
             call.version = self.rng.randint(oldest, min(newest, NEWEST[call.key]))
             if call.key == ApiKey.PRODUCE:
-                call.version = max(call.version, 7)  # whose batches may have any codec
+                call.version = max(call.version, 7)  # from here on batches may have any codec
         self._correlation += 1
         call.correlation_id = self._correlation
         call.sent_at = self.world.now

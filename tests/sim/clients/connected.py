@@ -1,4 +1,4 @@
-"""What every client with one connection does about it."""
+"""The handling of the connection in clients with a single connection."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ from tests.sim.fabric import ClientSocket
 
 
 class Connected:
-    """The base of clients with one connection. Subclasses connect, and forget in ``_gone`` what belongs to a connection."""
+    """The base of clients with one connection. Subclasses connect, and forget a connection's state in ``_gone``."""
 
     name: str
     world: Any

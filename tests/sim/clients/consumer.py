@@ -114,7 +114,7 @@ class ConsumerMember(Client):
         return self._call(fields, "join", owner, self._ledger.newest_epoch)
 
     def _heartbeat(self) -> Call:
-        """Here the client gives up what it was asked to."""
+        """Here the client gives up the partitions that it was asked to."""
         owner, now = self._owner, self.world.now
         assert owner is not None
         gives_up = self.owned - self._assigned

@@ -1,4 +1,4 @@
-"""Kafka's side of a topic that Pulsar's clients use: a producer whose records they read, and a reader of what they write."""
+"""Kafka's side of a topic that Pulsar's clients use: a producer for them, and a reader of their messages."""
 
 from typing import Any
 
@@ -104,7 +104,7 @@ class CrossReader(Client):
                 if self._offset != call.context:
                     continue
                 if data.error_code == ErrorCode.offset_out_of_range and not self._last_turn:
-                    self._offset = 0  # what is not durable is read, too: a power loss may have taken it
+                    self._offset = 0  # undurable records are read, too: a power loss may have taken them
                 elif data.error_code:
                     if data.error_code not in _PASSING or self.strict:
                         raise Violation(f"{self.name}: {ErrorCode(data.error_code).name} from {self._offset}")

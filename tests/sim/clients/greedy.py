@@ -14,7 +14,7 @@ from tests.sim.host import PORT
 
 # Requests that are written together; before the last has been answered, the next ones are there.
 _FETCHES = 50
-# What one request asks for (bytes), as much as any client of the simulation.
+# Bytes that a request asks for, as many as any client of the simulation.
 _FETCH_BYTES = 100_000
 # It begins when there is something to fetch.
 _RECORDS_LEAST = 10

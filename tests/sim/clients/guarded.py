@@ -23,14 +23,14 @@ _DENIED = ErrorCode.topic_authorization_failed
 
 @attrs.define
 class Grant:
-    """What is known of one principal's right to write to the topic."""
+    """The known state of a principal's right to write to the topic."""
 
     world: World
     topic: str
     principal: str
     allowed: bool = False
     settled: bool = True  # no change is on its way
-    version: int = 0  # of what is known
+    version: int = 0  # of the known state
     doubtful_life: int = 0  # of the broker: a change was asked for in it and not answered, and may still come
 
     @property

@@ -1,4 +1,4 @@
-"""How a simulated client logs in on one connection, and logs in again before its session ends.
+"""The logins of a simulated client on a connection: the first, and the renewal before its session ends.
 
 Tests: tests/sim/test_simulation.py.
 """

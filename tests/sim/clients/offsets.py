@@ -1,4 +1,4 @@
-"""A consumer that only keeps its offsets in a group, and what all do who fetch committed offsets."""
+"""A consumer that only keeps its offsets in a group, and helpers of all clients that fetch committed offsets."""
 
 from typing import Any
 
@@ -79,16 +79,16 @@ def offset_fetch(group: str, topic: str, partitions: list[int], began: int, *, s
 
 
 def fetched_offsets(client: Any, call: Call, body: Any, topic: str) -> list[tuple[int, int | None]]:
-    """(partition, committed offset), or one None where the broker could not say."""
+    """(partition, committed offset), or a single None if the broker could not say."""
     error = getattr(body, "error_code", 0)
-    found: list[tuple[int, int | None]] = []
+    committed: list[tuple[int, int | None]] = []
     for entry in body.topics if not error else ():
         for data in entry.partitions:
             if data.error_code:
                 error = data.error_code
-            found.append((data.partition_index, data.committed_offset))
+            committed.append((data.partition_index, data.committed_offset))
     if error:
         client._excuse(error, "OffsetFetch")
         client.idle(0.1)
         return [(0, None)]
-    return found
+    return committed

@@ -29,7 +29,7 @@ class Batch:
 
 
 class _Partition:
-    """What one producer has for one partition."""
+    """A producer's batches for one partition."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
@@ -96,7 +96,7 @@ class Producer(Client):
 
     @property
     def done(self) -> bool:
-        """All is acknowledged but what is held back."""
+        """All batches are acknowledged, except those held back."""
         return all(entry.done(self._held_back) for entry in self._topics)
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""A simulated client of Pulsar's protocol: one connection, a request at a time, and what comes without being asked for."""
+"""A simulated client of Pulsar's protocol: one connection, a request at a time, and unsolicited commands."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -81,13 +81,13 @@ class PulsarClient(StreamClient):
         elif message.kind == "PONG":
             pass
         elif hasattr(message.body, "request_id") and message.kind not in ("CLOSE_PRODUCER", "CLOSE_CONSUMER"):
-            found = self._asked.pop(message.body.request_id, None)
-            if found is None:
+            request = self._asked.pop(message.body.request_id, None)
+            if request is None:
                 raise Violation(f"{self.name}: {message.kind} answers nothing")
             if message.kind == "ERROR":
-                self.refused(found[0], found[1], self._error(message.body))
+                self.refused(request[0], request[1], self._error(message.body))
             else:
-                self.answered(found[0], found[1], message)
+                self.answered(request[0], request[1], message)
         else:
             self.came(message)
 

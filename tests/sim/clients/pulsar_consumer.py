@@ -7,7 +7,7 @@ from tests.sim.clients.pulsar_client import PulsarClient
 from tests.sim.pulsar_ledger import KEY_SHARED, SHARED, SINGLE_ACTIVE, Member, SubscriptionLedger
 
 _EARLIEST = 1
-# In the second act: how long one waits for something to leave behind, and for another that can take it.
+# In the second act: how long a consumer waits for messages to leave behind, and for another consumer that can take them.
 _DESERTS_WITHIN_S = 5.0
 _LAST = 2**64 - 1
 
@@ -45,7 +45,7 @@ class PulsarConsumer(PulsarClient):
             self._member.left = True
             self._member = None
 
-    # -- what to do ---------------------------------------------------------------------------------------------------------
+    # -- actions ------------------------------------------------------------------------------------------------------------
 
     def go_on(self) -> None:
         member = self._member
@@ -113,7 +113,7 @@ class PulsarConsumer(PulsarClient):
         self.send(command("FLOW", consumer_id=self._consumer, messagePermits=permits))
 
     def _attend(self, member: Member) -> None:
-        """Some of what it holds."""
+        """Some of the messages that it holds."""
         rng, subscription = self.rng, self.subscription
         held = sorted(member.holds)
         chosen = held if self.quiet else rng.sample(held, rng.randrange(1, len(held) + 1))
@@ -141,7 +141,7 @@ class PulsarConsumer(PulsarClient):
     def _id(self, entry: int) -> dict[str, int]:
         return {"ledgerId": self._ledgers[entry], "entryId": entry}
 
-    # -- what comes ---------------------------------------------------------------------------------------------------------
+    # -- received commands --------------------------------------------------------------------------------------------------
 
     def answered(self, kind: str, context: Any, message: Frame) -> None:
         if kind == "SUBSCRIBE":

@@ -29,7 +29,7 @@ class Reader(Client):
         self._long_poll_s = long_poll_s
         self._positions = {key: _Position(self.history.partition(*key)) for key in partitions}
         self.watching = False  # waits for the next record
-        self.finishing = False  # everybody else is done: what is there now is what there will be
+        self.finishing = False  # everybody else is done: nothing more will be written
 
     def finish(self) -> None:
         """Read everything once more, from the start."""

@@ -1,7 +1,7 @@
 """Members of a share group: they join, take records, and accept, release, reject, renew or forget each of them.
 
 They pause for longer than their locks and sessions last, leave, vanish without a word, and come back as somebody else. Each
-request for records is for a session on the connection; when that is lost, the broker gives to others what the member had.
+request for records is for a session on the connection; when that is lost, the broker gives the member's records to others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ _NO_MEMBER = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epo
 _HEARTBEAT_S = 0.4
 _TYPES = (ACCEPT, RELEASE, REJECT, RENEW)
 
-# By partition, what is said of each record.
+# By partition, the acknowledgement of each record.
 Acknowledged = Mapping[int, Mapping[Record, int]]
 
 
@@ -360,16 +360,16 @@ def _settling(kinds: Mapping[Record, int]) -> list[Record]:
 
 
 def _batches(kinds: Mapping[Record, int]) -> list[dict[str, Any]]:
-    """Offsets in a row that are acknowledged alike become a batch with one type."""
-    found: list[dict[str, Any]] = []
+    """Consecutive offsets with equal acknowledgements become a batch with one type."""
+    rows: list[dict[str, Any]] = []
     for (_, offset, _), kind in sorted(kinds.items()):
-        last = found[-1] if found else None
+        last = rows[-1] if rows else None
         if last is not None and last["last_offset"] == offset - 1:
             last["last_offset"] = offset
             last["acknowledge_types"].append(kind)
         else:
-            found.append({"first_offset": offset, "last_offset": offset, "acknowledge_types": [kind]})
-    for batch in found:
+            rows.append({"first_offset": offset, "last_offset": offset, "acknowledge_types": [kind]})
+    for batch in rows:
         if len(set(batch["acknowledge_types"])) == 1:
             del batch["acknowledge_types"][1:]
-    return found
+    return rows

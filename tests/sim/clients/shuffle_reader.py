@@ -36,7 +36,7 @@ class Receiver:
         self.sequence = 0
         self.blocked = False
         self.positions = dict.fromkeys(range(part.start, part.end + 1), 0)
-        self.in_record: int | None = None  # the subpartition whose record goes on in the next buffer
+        self.in_record: int | None = None  # the subpartition with a record that continues in the next buffer
         self.ended = 0
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ class ShuffleReader(ShuffleClient):
     def wanted(self) -> bool:
         return any(part.passes and part.job.readable() is not None for part in self._parts)
 
-    # -- what to do ---------------------------------------------------------------------------------------------------------
+    # -- actions ------------------------------------------------------------------------------------------------------------
 
     def act(self) -> None:
         rng = self.rng
@@ -174,7 +174,7 @@ class ShuffleReader(ShuffleClient):
             receiver.check_patience(PATIENCE_S if self.work.hurried else 10 * PATIENCE_S)
         if receiver.blocked and rng.random() < 0.5:
             receiver.blocked = False
-            if not receiver.initial:  # what it was given and has not used counts no more
+            if not receiver.initial:  # its unused credit does not count any more
                 receiver.granted = receiver.got
             self.send(messages.encode_resume_consumption(receiver.id))
         willing = receiver.attached and (self.quiet or not receiver.silent)
@@ -212,7 +212,7 @@ class ShuffleReader(ShuffleClient):
             self._no_more(receiver, "a reader has closed")
 
     def _no_more(self, receiver: Receiver, why: str) -> None:
-        """By our own will: what a pipelined one has had is gone."""
+        """By our own will: the delivered data of a pipelined partition is gone."""
         attempt = receiver.attempt
         attempt.wires.pop(receiver.part, None)
         if not receiver.complete and attempt.job.pipelined and not attempt.abandoned:
@@ -231,7 +231,7 @@ class ShuffleReader(ShuffleClient):
             elif receiver.attached:
                 self._lost.setdefault((id(receiver.part), id(attempt)), (self.lost_at, self.world.lives))
 
-    # -- what the broker says -------------------------------------------------------------------------------------------------
+    # -- received messages ----------------------------------------------------------------------------------------------------
 
     def received(self, message: ServerMessage) -> None:
         receiver_id = getattr(message, "receiver", None)

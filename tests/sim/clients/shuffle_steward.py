@@ -1,4 +1,4 @@
-"""Who cleans up after jobs: lists partitions, and releases what has been read."""
+"""Cleans up after jobs: lists partitions, and releases those that were read."""
 
 from typing import Any
 
@@ -103,15 +103,15 @@ class Steward(ShuffleClient):
             raise Violation(f"{winner} was finished, and was not there to be released")
 
     def _listed(self, partitions: list[tuple[ResultPartitionID, Any]], asked_at: float) -> None:
-        found = dict(partitions)
-        if len(found) != len(partitions):
+        listed = dict(partitions)
+        if len(listed) != len(partitions):
             raise Violation(f"{self.name}: partitions are listed twice")
-        for partition in found:
+        for partition in listed:
             if partition not in self.work.by_id and not partition.startswith(VANDALS):
                 raise Violation(f"{self.name}: nobody ever wrote {partition}")
         for attempt in self.work.by_id.values():
             if attempt.kept and attempt.finished_at < asked_at and not self.work.machine_failed():
-                info = found.get(attempt.id)
+                info = listed.get(attempt.id)
                 state = None if info is None else info.state
                 if state is not PartitionState.FINISHED:
                     raise Violation(f"{self.name}: {attempt} was finished, and is now {state}")
@@ -121,7 +121,7 @@ class Steward(ShuffleClient):
                         f"{self.name}: {attempt} has {info.buffers} buffers of {info.bytes} bytes, of {size}"
                     )
         if self._cleaning:
-            self._clean = not found
-            for partition in found:
+            self._clean = not listed
+            for partition in listed:
                 self._ask(None, None)
                 self.send(encode_release_partition(self._correlation, partition))

@@ -24,7 +24,7 @@ class ShuffleVandal(Vandal):
 
     def _words(self) -> bytes:
         rng = self.rng
-        # Never one that others use.
+        # Never a partition that others use.
         partition = ResultPartitionID.of(VANDALS.ljust(16, b"\0"), rng.randrange(3), attempt=rng.randrange(3))
         receiver = rng.randbytes(16)
         opened = writer_frames.encode_open_partition(

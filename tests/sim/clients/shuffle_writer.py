@@ -57,7 +57,7 @@ class Writer(ShuffleClient):
     def wanted(self) -> bool:
         return self.attempt is not None or any(not job.read for job in self._jobs)
 
-    # -- what to do ---------------------------------------------------------------------------------------------------------
+    # -- actions ------------------------------------------------------------------------------------------------------------
 
     def connected(self) -> None:
         self._handle, self._opening, self._finishing = -1, False, False
@@ -190,7 +190,7 @@ class Writer(ShuffleClient):
         self._handle, self._opening, self._finishing = -1, False, False
         self._processed.clear()
 
-    # -- what the broker says -------------------------------------------------------------------------------------------------
+    # -- received messages ----------------------------------------------------------------------------------------------------
 
     def received(self, message: ServerMessage) -> None:
         attempt = self.attempt

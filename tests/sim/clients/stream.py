@@ -9,12 +9,13 @@ from tests.sim.fabric import ClientSocket
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-# What a broker that is up must do within this time (s), when faults are over, for somebody whom nothing keeps from going on.
+# The time (s) in which a running broker must serve an unhindered client once faults are over.
 PATIENCE_S = 20.0
 
 
 class StreamClient(Connected):
-    """The base of writers and readers. Subclasses say what to send (``act``) and what to make of what comes (``received``)."""
+    """The base of writers and readers. Subclasses choose the messages to send (``act``) and check the
+    received ones (``received``)."""
 
     port = 0
 
@@ -46,7 +47,7 @@ class StreamClient(Connected):
         raise NotImplementedError
 
     def new_decoder(self) -> Any:
-        """For a new connection; its ``feed`` makes messages of what comes."""
+        """For a new connection; its ``feed`` makes messages of received bytes."""
         raise NotImplementedError
 
     def connected(self) -> None:

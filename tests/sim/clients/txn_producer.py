@@ -45,7 +45,7 @@ _FATAL = frozenset(
         ErrorCode.transaction_abortable,
     }
 )
-# The versions that add to a transaction what is not in it, and of EndTxn the one that answers with the next epoch.
+# The versions that add partitions and groups to a transaction implicitly, and EndTxn's version that answers with the next epoch.
 VERSION_2 = {ApiKey.PRODUCE: 12, ApiKey.TXN_OFFSET_COMMIT: 5, ApiKey.END_TXN: 5}
 
 
@@ -61,14 +61,14 @@ class Identity:
     sequences: dict[Partition, int] = attrs.Factory(dict)
 
     def goes_on(self, producer_id: int, epoch: int) -> "Identity":
-        """It has got another epoch. Returns what it was."""
+        """It has got another epoch. Returns the previous epoch."""
         before = attrs.evolve(self, sequences=dict(self.sequences))
         self.producer_id, self.epoch = producer_id, epoch
         self.sequences.clear()
         return before
 
     def header(self) -> dict[str, Any]:
-        """What requests of one producer begin with, under the names of all versions."""
+        """The first fields of a producer's requests, under the names of all versions."""
         return {
             "transactional_id": self.transactional_id,
             "producer_id": self.producer_id,
@@ -124,7 +124,7 @@ def error_of(key: ApiKey, body: Any) -> int:
         return int(body.responses[0].partition_responses[0].error_code)
     if key == ApiKey.ADD_PARTITIONS_TO_TXN:
         results = [one for topic in body.results_by_topic_v3_and_below for one in topic.results_by_partition]
-        return int(next((one.partition_error_code for one in results if one.partition_error_code), 0))
+        return int(next((result.partition_error_code for result in results if result.partition_error_code), 0))
     if key == ApiKey.TXN_OFFSET_COMMIT:
         return int(body.topics[0].partitions[0].error_code)
     return int(body.error if key == ApiKey.END_TXNS else body.error_code)
@@ -166,7 +166,7 @@ class TxnProducer(Client):
         self._identities = [Identity(f"{self.name}-{n}") for n in range(identities)]
         self._dead: tuple[list[Identity], Txn] | None = None
         self._txn: Txn | None = None
-        self._plan: list[Callable[[], Call]] = []  # what the present transaction still has to do
+        self._plan: list[Callable[[], Call]] = []  # the remaining requests of the present transaction
         self._looks = False  # at its committed offset, before it begins the next one
         self._unheard = 0  # InitProducerIds without an answer: each may yet arrive, and fence those that came after it
 
@@ -186,7 +186,7 @@ class TxnProducer(Client):
         for identity in self._identities:
             if identity.producer_id < 0:
                 return self._init(identity)
-        if self._dead is not None:  # all are fenced now, and what they left open has been ended
+        if self._dead is not None:  # all are fenced now, and their open transactions have been ended
             self._on_death(*self._dead)
             self._dead = None
         if self._txn is None:
@@ -268,12 +268,12 @@ class TxnProducer(Client):
         txn.commit_asked = txn.commit_asked or commit
         self.ledger.on_decision()
         if len(self._identities) > 1:
-            members = [own_apis.Member(one.transactional_id, one.producer_id, one.epoch) for one in parties]
+            members = [own_apis.Member(party.transactional_id, party.producer_id, party.epoch) for party in parties]
             return Call(ApiKey.END_TXNS, {"members": members, "committed": commit}, commit)
         return Call(ApiKey.END_TXN, {**self._identities[0].header(), "committed": commit}, commit)
 
     def _die(self) -> None:
-        """Another one takes its place; nobody tells the broker."""
+        """Another producer takes its place; nobody tells the broker."""
         self.world.note(f"{self.name} dies in {self._txn}")
         assert self._txn is not None
         self._lose()
@@ -288,8 +288,8 @@ class TxnProducer(Client):
         if self._dead is None:
             self._dead = self._identities, txn
         self._identities = [
-            Identity(one.transactional_id, before=(one.producer_id, one.epoch) if goes_on else None)
-            for one in self._identities
+            Identity(identity.transactional_id, before=(identity.producer_id, identity.epoch) if goes_on else None)
+            for identity in self._identities
         ]
 
     def _desert(self) -> None:
@@ -302,7 +302,7 @@ class TxnProducer(Client):
 
     def lost(self, call: Call) -> None:
         self._unheard += call.key == ApiKey.INIT_PRODUCER_ID
-        # It never hears what became of its transaction: the worst moment to die.
+        # It never hears the outcome of its transaction: the worst moment to die.
         if call.key in (ApiKey.END_TXN, ApiKey.END_TXNS) and not self.quiet and self.rng.random() < 0.5:
             self.world.note(f"{self.name} dies with the answer to {self._txn}")
             self._lose()
@@ -314,7 +314,7 @@ class TxnProducer(Client):
             for _, offset in fetched_offsets(self, call, body, self._partitions[0][0]):
                 if offset is not None:
                     self._looks = False
-                    if not self.ledger.machine_failed():  # else what was decided may have to wait for its markers
+                    if not self.ledger.machine_failed():  # else the decision may have to wait for its markers
                         self.ledger.offset_found(self.name, offset, "OffsetFetch")
             return
         error = error_of(call.key, body)
@@ -350,7 +350,7 @@ class TxnProducer(Client):
         if call.exactly >= 0:
             before = self._identities[0].goes_on(body.producer_id, body.producer_epoch)
             if self.rng.random() < 0.5:
-                self._on_death([before], txn)  # what it has sent comes once more, late
+                self._on_death([before], txn)  # its requests come once more, late
         if call.context:
             txn.committed("EndTxn says so")
             self._left -= 1

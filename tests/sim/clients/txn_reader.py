@@ -1,4 +1,4 @@
-"""A reader of committed records: knows what the broker tells it to pass over, and holds the rest against the ledger."""
+"""A reader of committed records: skips the records that the broker lists as aborted, and compares the rest with the ledger."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -69,7 +69,7 @@ class Vandal:
 
 
 class KafkaVandal(Vandal):
-    """Of ``topics`` it asks what other clients ask, too often."""
+    """It asks about ``topics`` as other clients do, but too often."""
 
     def __init__(self, name: str, world: Any, fabric: Any, topics: list[str]) -> None:
         super().__init__(name, world, fabric)
@@ -90,7 +90,7 @@ class KafkaVandal(Vandal):
         )
         if kind == 3:  # many requests, of which no answer is read
             return rng.choice((metadata, self._everything())) * rng.choice((1, 10, 200))
-        if kind == 4:  # a piece of one
+        if kind == 4:  # a piece of a frame
             return metadata[: rng.randrange(1, len(metadata))]
         if kind == 5:  # damaged
             damaged = bytearray(metadata)

@@ -1,4 +1,4 @@
-"""Producers that are dead and do not know it: what they ask for after their successor was let in must come to nothing."""
+"""Fenced producers that do not know it: their requests after their successor was let in must have no effect."""
 
 from collections import deque
 from collections.abc import Sequence
