@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker import log
-from broker.network import expiry, turns
+from broker.network import connections, expiry
 from broker.network.connection import ProcessorConnection
 from broker.network.mute import MuteState, mute_state
 from broker.network.quota import ConnectionQuotas
@@ -839,7 +839,7 @@ def test_many_busy_connections_each_get_short_turn(bench: MakeBench) -> None:
     while not b.processor.stats.requests:
         b.step()
     # One step: of those that were readable in it, none had a turn as long as if it were alone.
-    assert b.processor.stats.requests <= turns._STEP_REQUESTS + 64 * turns._LEAST_TURN_REQUESTS
+    assert b.processor.stats.requests <= connections._STEP_REQUESTS + 64 * connections._LEAST_TURN_REQUESTS
     b.until(lambda: all(len(client.frames) == 500 for client in clients))
 
 
