@@ -48,18 +48,7 @@ class KafkaPart:
         security = self._security = surroundings.security
         groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs.topic)
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
-        share = groups.share.state = ShareService(
-            logs,
-            runtime.clock,
-            timer,
-            surroundings.catalogue,
-            groups.writer,
-            groups.share_settings,
-            config.group_share_max_share_sessions,
-            groups.has_memory_for,
-            groups.memory,
-            lambda group_id: groups.type_of(group_id) is GroupType.SHARE,
-        )
+        share = groups.share.state = _share_service(surroundings, logs, groups)
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
         logs.on_topic_gone.append(lambda info: share.topic_deleted(info.topic_id))
         logs.on_topic_changed.append(groups.topics.changed)
@@ -181,3 +170,18 @@ def _views(context: KafkaContext, surroundings: Surroundings) -> "KafkaViews":
     views = KafkaViews(context, surroundings.callers, surroundings.figures)
     surroundings.routes.add(*views.routes)
     return views
+
+
+def _share_service(surroundings: Surroundings, logs: LogManager, groups: GroupCoordinator) -> ShareService:
+    return ShareService(
+        logs,
+        surroundings.runtime.clock,
+        surroundings.timer,
+        surroundings.catalogue,
+        groups.writer,
+        groups.share_settings,
+        surroundings.config.group_share_max_share_sessions,
+        groups.has_memory_for,
+        groups.memory,
+        lambda group_id: groups.type_of(group_id) is GroupType.SHARE,
+    )

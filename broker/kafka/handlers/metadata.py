@@ -275,6 +275,16 @@ class _Waiting:
         self._outbox.send(self._request, _parts(frame, self._request))
 
 
+def _with_operations(
+    context: KafkaContext, request: KafkaRequest, topic: metadata.TopicMetadata
+) -> metadata.TopicMetadata:
+    """Also for topics that the client may not see: they are its own rights. Not for an id, which would tell nothing new."""
+    if topic.name is None:
+        return topic
+    operations = authorized_operations(context, request.connection, ResourceType.TOPIC, topic.name)
+    return topic._replace(authorized_operations=operations)
+
+
 def _answer(
     context: KafkaContext,
     request: KafkaRequest,
@@ -310,17 +320,8 @@ def _answer(
                 complete = complete and entry.error == ErrorCode.topic_authorization_failed
                 context.errors.add(API.label, entry.error)
             topics.append(entry)
-    # Also for topics that the client may not see: they are its own rights. Not for an id, which would tell nothing new.
     if parsed.include_topic_authorized_operations:
-        connection = request.connection
-        topics = [
-            topic
-            if topic.name is None
-            else topic._replace(
-                authorized_operations=authorized_operations(context, connection, ResourceType.TOPIC, topic.name)
-            )
-            for topic in work.each(topics)
-        ]
+        topics = [_with_operations(context, request, topic) for topic in work.each(topics)]
     operations = (
         cluster_operations(context, request.connection)
         if parsed.include_cluster_authorized_operations

@@ -49,6 +49,12 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     return fields
 
 
+def _unstable(context: KafkaContext, group_id: str, fetched: list[FetchedTopic]) -> Set[Partition]:
+    """The partitions with an offset in an open transaction."""
+    asked = [(name, [index for index, _ in partitions]) for name, partitions in fetched]
+    return context.groups.offsets.unstable(group_id, asked)
+
+
 def _group(context: KafkaContext, call: Call, wanted: Any, stable: bool) -> dict[str, Any]:
     """Topics that the client may not describe are not looked up; if all are asked for, they are left out."""
     connection, describe = call.connection, Operation.DESCRIBE
@@ -86,10 +92,7 @@ def _group(context: KafkaContext, call: Call, wanted: Any, stable: bool) -> dict
         if by_id:
             ids = {name: info.topic_id for name, _ in fetched if (info := context.logs.topic(name)) is not None}
             fetched = [topic for topic in fetched if topic[0] in ids]
-    unstable = set()
-    if stable:
-        asked = [(name, [index for index, _ in partitions]) for name, partitions in fetched]
-        unstable = context.groups.offsets.unstable(wanted.group_id, asked)
+    unstable = _unstable(context, wanted.group_id, fetched) if stable else frozenset()
     if error:
         refused, unknown = [], []
 

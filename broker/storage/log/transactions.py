@@ -101,12 +101,7 @@ class Transactions:
             offset = state.log_end_offset
             segment = state.active
             assert segment is not None
-            if (
-                segment.size + size > state.config.segment_bytes
-                or now_ms > segment.roll_at_timestamp
-                or now_ms > segment.roll_at_ms
-                or offset - segment.base_offset > MAX_RELATIVE
-            ):
+            if not _has_room(segment, size, offset, now_ms, state.config.segment_bytes):
                 segment = self._rolling.roll(now_ms)
             position = segment.size
             stamp(batch, 0, offset, state.leader_epoch)
@@ -211,4 +206,13 @@ def _describe(producer_id: int, producer: Producer, first_offset: int) -> Produc
     last_sequence = producer.batches[-1].last_sequence if producer.batches else -1
     return ProducerDescription(
         producer_id, producer.epoch, last_sequence, producer.seen_ms, producer.coordinator_epoch, first_offset
+    )
+
+
+def _has_room(segment: Segment, size: int, offset: int, now_ms: int, segment_bytes: int) -> bool:
+    return (
+        segment.size + size <= segment_bytes
+        and now_ms <= segment.roll_at_timestamp
+        and now_ms <= segment.roll_at_ms
+        and offset - segment.base_offset <= MAX_RELATIVE
     )
