@@ -1,7 +1,7 @@
 """How a command of the protocol plugs into the service.
 
-Each module of ``broker.pulsar.handlers`` exports ``COMMAND`` (or ``COMMANDS``, for a few that are answered alike). A handler
-gets a ``Call`` and answers it once: ``reply``, ``fail`` or ``done``. A Refusal or a StorageError that leaves it becomes an
+Each module of ``broker.pulsar.handlers`` exports ``COMMAND`` (or ``COMMANDS``, if several share an answer). A handler gets a
+``Call`` and answers it once: ``reply``, ``fail`` or ``done``. A Refusal or a StorageError that leaves the handler becomes an
 ERROR with the request's id; a ProtocolError closes the connection.
 
 Tests: tests/pulsar/test_service.py.

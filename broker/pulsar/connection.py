@@ -1,4 +1,4 @@
-"""What the service keeps of one connection: what the client has said of itself, and its producers and consumers.
+"""The service's state of one connection: the client's properties, and its producers and consumers.
 
 The commands of a connection are handled one after the other, on its processor or on a handler. Other threads fence producers,
 close consumers and end the connection; ``lock`` guards the two tables and ``closed``.

@@ -1,8 +1,8 @@
-"""Tenants and namespaces: which there are.
+"""The tenants and namespaces that exist.
 
-A namespace of ``pulsar_namespaces`` is always there, and its tenant with it; all others are made by admin calls. Those are
-documents of the catalogue, of kind "pulsar-tenant" by name and "pulsar-namespace" by ``tenant/namespace``. What has been set for
-a namespace is kept elsewhere (``policies/store.py``).
+A namespace of ``pulsar_namespaces`` always exists, and its tenant with it; all others are created by admin calls. Those are
+documents of the catalogue, of kind "pulsar-tenant" by name and "pulsar-namespace" by ``tenant/namespace``. The policies of a
+namespace are kept elsewhere (``policies/store.py``).
 
 Any thread. Questions take no lock. Changes may block, and are in force when they are durable; ``_lock`` is held meanwhile, so
 that they are written in their order.

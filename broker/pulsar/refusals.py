@@ -1,9 +1,7 @@
-"""What the Pulsar service refuses, and why. Each kind is a class, so that the pure modules know no codes of the protocol.
+"""The refusals of the Pulsar service, and their codes in Pulsar's ServerError.
 
-``error_codes.py`` maps them to Pulsar's codes. After a refusal nothing has changed. A fault of the machine is a
-``StorageError`` instead. The names are those of Pulsar's errors.
-
-Refusals and faults as the codes of Pulsar's ServerError.
+Each kind is a class, so that the pure modules know no codes of the protocol; ``code_of`` gives the code. The names are those of
+Pulsar's errors. A refusal changes no state. A fault of the machine is a ``StorageError`` instead.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """One connection's frames. Pure; used by the connection's processor only.
 
-Small commands are parsed here. Large ones are parsed by the handler, because that takes up to 80 ms for the largest. SENDs, ACKs
-and FLOWs are only recognised: their bytes are read when they are handled, because the reactor may move them. SENDs that have
-arrived together are taken as one frame, so that they become one append, one fsync and one push of receipts.
+Small commands are parsed here. Large commands are parsed by the handler, because that takes up to 80 ms for the largest. SENDs,
+ACKs and FLOWs are only recognised: their bytes are read when they are handled, because the reactor may move them. SENDs that
+arrive together are taken as one frame, so that they become one append, one fsync and one push of receipts.
 
 Tests: tests/pulsar/test_session.py.
 """
@@ -74,7 +74,7 @@ class PulsarSession:
         self.deadline = inf
 
     def frame_size(self, data: memoryview) -> int:
-        """That of a frame, or of several SENDs that are whole."""
+        """The size of a frame, or of several whole SENDs together."""
         size = frames.frame_size(data, self._max_message_bytes)
         if not self._connected and size > _BEFORE_CONNECT_BYTES:
             raise ProtocolError(f"a frame of {size} bytes before CONNECT")

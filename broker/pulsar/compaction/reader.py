@@ -1,8 +1,8 @@
-"""What a subscription that reads compacted reads through: the compacted file up to its horizon, then the log.
+"""The reader of subscriptions with ``read_compacted``: the compacted file up to its horizon, then the log.
 
-It takes the place of the log's reader (``broker/pulsar/entries/reader.py``) and asks it for what lies behind the horizon.
-Which file there is, is looked up with each read, so a compaction that ends meanwhile is used at once. Any thread; what is in
-the file is read on the readers' threads.
+It replaces the log's reader (``broker/pulsar/entries/reader.py``) and asks that for the entries behind the horizon. The file is
+looked up with each read, so a compaction that ends meanwhile is used at once. Any thread; the file is read on the readers'
+threads.
 
 Tests: tests/pulsar/compaction/test_compactions.py.
 """
