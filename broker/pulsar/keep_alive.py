@@ -60,7 +60,7 @@ class KeepAlive:
         if connections:  # first, so that it goes on whatever fails for a connection
             self._again()
         for state, pinged_at in connections:
-            # One whose SENDs wait for the disk cannot be heard.
+            # A connection whose SENDs wait for the disk is not read.
             if now - state.heard_at < self._interval_s or state.parked is not None:
                 continue
             if pinged_at <= state.heard_at:

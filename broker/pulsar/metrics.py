@@ -32,7 +32,7 @@ from broker.runtime.threads import Event
 
 _TOPICS_MAX = 200
 _SUBSCRIPTIONS_MAX = 1_000
-# Subscriptions that one walk looks at; what is beyond is not counted.
+# Subscriptions that one walk looks at; further subscriptions are not counted.
 _LOOKED_MAX = 20_000
 # How old (s) the figures may be.
 _AGE_S = 5.0
@@ -198,7 +198,7 @@ class PulsarMetrics:
 
 
 def _first(values: Mapping[Labels, float]) -> Mapping[Labels, float]:
-    """The first ones, and the rest as a sum."""
+    """The first values, and the rest as a sum."""
     if len(values) <= _SUBSCRIPTIONS_MAX:
         return values
     shown = dict(islice(values.items(), _SUBSCRIPTIONS_MAX))

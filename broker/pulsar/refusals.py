@@ -42,11 +42,11 @@ class ConsumerNotFound(Refusal):
 
 
 class ConsumerBusy(Refusal):
-    """The subscription is in use in a way that leaves no place for this consumer."""
+    """The subscription's use excludes this consumer."""
 
 
 class ConsumerAssignError(Refusal):
-    """The hash ranges of this consumer and of another one overlap."""
+    """The hash ranges of this consumer and another overlap."""
 
 
 class ProducerBusy(Refusal):
@@ -66,7 +66,7 @@ class ProducerBlockedForGood(Refusal):
 
 
 class IncompatibleSchema(Refusal):
-    """The schema does not go with those that the topic has had before."""
+    """The schema is incompatible with the topic's earlier schemas."""
 
 
 class NotAllowed(Refusal):
@@ -134,7 +134,7 @@ _CODES: Final[Mapping[type[Refusal], int]] = {
 
 
 def code_of(error: Refusal | StorageError) -> int:
-    """The code with which a client is answered. Of a fault of the machine: one after which clients try again."""
+    """The code in the answer. A fault of the machine has a code after which clients try again."""
     if isinstance(error, StorageError):
         return ServerError.PersistenceError
     if isinstance(error, RequestError):

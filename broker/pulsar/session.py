@@ -25,7 +25,7 @@ _RAW = frozenset({_SEND, int(BaseCommand.Type.ACK), int(BaseCommand.Type.FLOW)})
 _BEFORE_CONNECT_BYTES = 64 * 1024
 # The type of a large command is in its first bytes, or nobody has looked for it.
 _UNKNOWN = -1
-# How the command of a SEND begins: its type. Clients write the type first; other SENDs are taken one by one.
+# How the command of a SEND begins: its type. Clients write the type first; all other SENDs are taken singly.
 _AS_SEND = 0x0806
 _START = struct.Struct(">IIH")  # the sizes of the frame and of the command, and the first two bytes of that
 # SENDs that are taken together: about 1 ms of work, as for a turn of the processor.
@@ -62,7 +62,7 @@ class PulsarSession:
         """``deadline``: until when (Clock.monotonic() s) the client must have connected, or the processor closes the
         connection."""
         self.deadline = deadline
-        self.client_words: Mapping[str, str] = {}  # what the client says of itself, for people. Any thread
+        self.client_words: Mapping[str, str] = {}  # the client's description of itself, for people. Any thread
         self._connected = False
         self._max_message_bytes = max_message_bytes
         # The largest frame, as `frames.frame_size` has it.

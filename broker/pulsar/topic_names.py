@@ -39,7 +39,7 @@ _PART = r"(?:[A-Za-z0-9-]|__[0-9a-f]{2})+"
 _LONG_FORM = re.compile(rf"pulsar\.({_PART})\.({_PART})\.({_PART})")
 _ESCAPED = re.compile(rb"__([0-9a-f]{2})")
 _TO_ESCAPE = re.compile(rb"[^A-Za-z0-9-]")
-# Pulsar's NamedEntity: what names of tenants and namespaces consist of.
+# Pulsar's NamedEntity: the characters of the names of tenants and namespaces.
 _ENTITY = re.compile(r"[-=:.\w]{1,200}", re.ASCII)
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
 # With its escapes a local name has to fit a directory's name, which is checked when the topic is made.
@@ -199,7 +199,7 @@ def _unescape(part: str) -> str:
 
 
 def _parts(topic: str) -> tuple[str, str, str] | None:
-    """Tenant, namespace and local name of a name in the long form; None if it is not one that ``kafka_name`` gives."""
+    """Tenant, namespace and local name of a name in the long form; None if ``kafka_name`` never gives it."""
     match = _LONG_FORM.fullmatch(topic)
     if match is None:
         return None

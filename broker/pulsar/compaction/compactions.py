@@ -67,7 +67,7 @@ _COLUMNS: Final = (("q", 8), ("q", 8), ("I", 4), ("I", 4), ("I", 4))
 
 
 class Compacted(NamedTuple):
-    """What is left of an entry."""
+    """The rest of an entry after compaction."""
 
     offset: int
     messages: int
@@ -131,7 +131,7 @@ class CompactedWriter:
 
 
 class CompactedFile:
-    """A whole one. The constructor raises StorageError for one that cannot be read."""
+    """A whole file. The constructor raises StorageError for an unreadable file."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = path
@@ -392,7 +392,7 @@ class Compactions:
         return self._status.get((of.topic_id, of.partition), _NOT_RUN)
 
     def needed_from(self, of: Log) -> int | None:
-        """What compaction still needs of the log; None: nothing."""
+        """The offset from which compaction still needs the log; None: it needs nothing."""
         key = (of.topic_id, of.partition)
         needed = self._needed.get(key)
         if needed is None:
@@ -478,7 +478,7 @@ class Compactions:
     def _entries(
         self, of: Log, before: CompactedFile | None, horizon: int
     ) -> Iterator[list[tuple[int, int, memoryview]]]:
-        """What the last compaction has left, and the log after that, up to the horizon."""
+        """The entries of the last compacted file, then those of the log, up to the horizon."""
         offset = 0
         if before is not None:
             while offset < before.horizon:

@@ -47,7 +47,7 @@ class CompactedReader:
         return file is not None and file.horizon >= self._reader.end
 
     def read_last(self, done: Done) -> None:
-        """What is left of the last entry before the horizon."""
+        """The rest of the last entry before the horizon."""
         file = self._compactions.file(self._log)
         last = None if file is None else file.last
         if file is None or last is None:
@@ -98,7 +98,7 @@ class CompactedReader:
             done(StorageError(f"{file.path}: {error}"))
             return
         except BaseException as error:
-            # A defect. Whoever waits must hear of it all the same; the thread's own handling reports it.
+            # A defect. The waiting caller must hear of it all the same; the thread's own handling reports it.
             done(StorageError(f"{file.path}: {error!r}"))
             raise
         if entries:

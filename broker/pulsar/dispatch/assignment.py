@@ -34,7 +34,7 @@ UNKNOWN = -1
 
 @attrs.define(eq=False)
 class Sent:
-    """What became of the entries of a read."""
+    """The outcome of sending the entries of a read."""
 
     batches: dict[Consumer, list[Delivery]] = attrs.field(factory=dict)
     messages: int = 0
@@ -49,13 +49,13 @@ class Assignment(Protocol):
         """Raises a Refusal; then nothing has changed."""
 
     def leave(self, consumer: Consumer) -> None:
-        """What it has is released a little later, record by record."""
+        """Its records are released a little later, one at a time."""
 
     def offer(self, consumer: Consumer) -> None:
         """It is available, and perhaps was not before."""
 
     def anyone(self) -> bool:
-        """Whether somebody is available."""
+        """Whether any consumer is available."""
 
     def room(self, entries: int, messages_per_entry: float) -> int:
         """About how many entries could be sent, at most ``entries``. Not 0 if there is anyone."""

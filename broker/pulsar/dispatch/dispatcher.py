@@ -99,7 +99,7 @@ class WakeAt:
 
 @attrs.frozen
 class Activate:
-    """Tell the consumer whether it is the one that is served (Failover)."""
+    """Tell the consumer whether it is active (Failover)."""
 
     consumer: Consumer
     active: bool
@@ -139,8 +139,8 @@ class Dispatcher(Protocol):
     ) -> list[Effect]: ...
 
     def acknowledged(self, consumer: Consumer | None, entry: int, messages: int, whole: bool, now: Now) -> list[Effect]:
-        """``messages`` of the entry at this offset are acknowledged that were not before; ``whole``: nothing of it is
-        left."""
+        """``messages`` of the entry at this offset are acknowledged that were not before; ``whole``: no message of it
+        remains."""
 
     def acknowledged_whole(self, entries: Sequence[int], now: Now) -> list[Effect]:
         """The same for many entries at a time, of which nothing is left."""
