@@ -175,7 +175,7 @@ class PulsarPart:
         )
 
     def _show(self, surroundings: Surroundings) -> None:
-        """What there is of it in the metrics and over HTTP."""
+        """Register the service's metrics and HTTP routes."""
         context = self.context
         PulsarMetrics(context, self._cache).register(surroundings.metrics)
         asking = list(context.listeners.values())
@@ -240,7 +240,7 @@ class PulsarPart:
 
 
 def _creation(policies: PolicyStore, otherwise: Creation, namespace: str) -> Creation:
-    """How topics are made in the namespace that clients ask for; ``otherwise``: as the settings say."""
+    """How topics are created on demand in the namespace; ``otherwise``: the rule of the settings."""
     own = policies.namespace(namespace).auto_topic_creation
     return otherwise if own is None else Creation(own.allowed, own.partitions)
 

@@ -1,7 +1,7 @@
 """How a command of the protocol plugs into the service.
 
-Each module of ``broker.pulsar.handlers`` exports ``COMMAND`` (or ``COMMANDS``, for a few that are answered alike). A handler
-gets a ``Call`` and answers it once: ``reply``, ``fail`` or ``done``. A Refusal or a StorageError that leaves it becomes an
+Each module of ``broker.pulsar.handlers`` exports ``COMMAND`` (or ``COMMANDS``, if several share an answer). A handler gets a
+``Call`` and answers it once: ``reply``, ``fail`` or ``done``. A Refusal or a StorageError that leaves the handler becomes an
 ERROR with the request's id; a ProtocolError closes the connection.
 
 Tests: tests/pulsar/test_service.py.
@@ -28,7 +28,7 @@ __all__ = ["Call", "Command", "PulsarRequest", "Type", "error_command"]
 
 
 class Call:
-    """One command, and its one answer. The answer may come later, and from any thread."""
+    """One command, and its only answer. The answer may come later, and from any thread."""
 
     __slots__ = ("_answered", "_outbox", "_request", "body", "context", "state")
 
@@ -97,7 +97,7 @@ class Call:
         self._outbox.close(self._request)
 
     def hold(self, now: float, seconds: float) -> None:
-        """Take nothing more from the connection for so long: of several holds the first one counts. Any thread."""
+        """Take nothing more from the connection for so long: of several holds the first counts. Any thread."""
         if seconds:
             until = now + seconds
             self.state.heard_at = until  # it cannot be heard before

@@ -1,4 +1,4 @@
-"""What the service keeps of one connection: what the client has said of itself, and its producers and consumers.
+"""The service's state of one connection: the client's properties, and its producers and consumers.
 
 The commands of a connection are handled one after the other, on its processor or on a handler. Other threads fence producers,
 close consumers and end the connection; ``lock`` guards the two tables and ``closed``.
@@ -24,7 +24,7 @@ _MOST_ATTACHED = 20_000
 # SENDs without a receipt. A client may have more than that under way (they are in its and in the system's buffers), but while
 # the disk hangs the broker takes no more of them.
 _MOST_OWED = 4000
-# Producers that have been closed on this side. What their clients had sent before they knew is ignored.
+# Producers that have been closed on this side. SENDs that their clients sent before they knew are ignored.
 _MOST_REMEMBERED = 1000
 
 
@@ -35,7 +35,7 @@ class AttachedConsumer(Protocol):
         """The connection is closed. On its processor."""
 
     def disconnected_later(self) -> None:
-        """The same, for one of many: what it takes is done on another thread."""
+        """The same, for a consumer among many: the work is done on another thread."""
 
     def writable(self) -> None:
         """The connection takes more again. On its processor."""
@@ -46,8 +46,8 @@ class PulsarConnection:
     """``Connection.data`` of every connection, from its first frame on."""
 
     connection: Connection
-    outbox: OrderedOutbox  # for what is said unasked
-    # From CONNECT. `protocol_version` is the one of both sides.
+    outbox: OrderedOutbox  # for unsolicited commands
+    # From CONNECT. `protocol_version` is the version that both sides speak.
     connected: bool = False
     protocol_version: int = 0
     client_version: str = ""
@@ -59,7 +59,7 @@ class PulsarConnection:
     # SENDs that have no answer yet, and the command that is answered when they are fewer.
     owed: int = 0
     parked: Callable[[], None] | None = None
-    # How long it is to be heard no more (s), because a topic to which it has just sent is above its publish rate.
+    # How long (s) the connection is not read, because a topic to which it has just sent is above its publish rate.
     publish_wait_s: float = 0.0
     # Of the client's proof of who it is: how many there were, and what happens when the present one ends.
     proof: int = 0
@@ -138,7 +138,7 @@ class PulsarConnection:
                 del self.consumers[consumer_id]
 
     def close(self) -> tuple[list[Producer], list[AttachedConsumer]]:
-        """The connection is closed: nothing can be added any more. Returns what was there."""
+        """The connection is closed: nothing can be added any more. Returns its producers and consumers."""
         with self.lock:
             self.closed = True
             producers, consumers = list(self.producers.values()), list(self.consumers.values())

@@ -1,4 +1,4 @@
-"""What the handlers of the consumers' commands have in common.
+"""Helpers shared by the handlers of consumer commands.
 
 Tests: tests/pulsar/subscriptions/test_consuming.py.
 """
@@ -78,8 +78,7 @@ def subscription_of(connected: ConnectedConsumer) -> Subscription:
 
 
 def answering(call: Call, work: Callable[P, None]) -> Callable[P, None]:
-    """``work`` as the later part of a handler, on another thread: what it raises is answered as if the handler had raised
-    it."""
+    """``work`` as the later part of a handler, on another thread: its errors are answered like errors of the handler."""
 
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:

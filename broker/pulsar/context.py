@@ -1,4 +1,4 @@
-"""What the handlers share: the topics, the settings, and what the broker tells clients about itself.
+"""The state that the handlers share: the topics, the settings, and the addresses that clients are told.
 
 Tests: tests/pulsar/test_assembly.py.
 """

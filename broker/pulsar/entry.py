@@ -1,10 +1,9 @@
-"""An entry: what one SEND has stored, with one message or a batch of them, as it goes to consumers.
+"""An entry: the stored part of one SEND, with one message or a batch of them, as it goes to consumers.
 
-Entries are made once, where they are appended or read, and shared by all subscriptions; nobody changes them. Any thread.
+``Entry`` values are made from SENDs and from the record batches of the log. An entry is made once, when it is appended or read,
+is shared by all subscriptions, and never changes. Any thread.
 
-Making ``Entry`` values: of what a SEND has brought, and of record batches as they are in the log.
-
-Pure. The data of an entry is a view of the bytes that are given: whoever has received or read them has made the only copy.
+Pure. The data of an entry is a view of the caller's bytes, so the caller's copy is the only copy.
 
 Tests: tests/pulsar/dispatch/test_dispatcher.py,
 tests/pulsar/entries/test_entry_factory.py.

@@ -1,7 +1,7 @@
-"""Keep-alive: a client that says nothing for a while gets a PING, and its connection is closed if it says nothing after that.
+"""Keep-alive: a client that is silent for an interval gets a PING, and is disconnected if it stays silent for another.
 
-So a connection whose client has lost its network does not hold its producers and consumers for ever, and one behind a firewall
-is not cut off for being quiet. One timer looks at all connections.
+So a connection whose client has lost its network does not hold its producers and consumers for ever, and a firewall does not
+cut off a connection for being quiet. One timer looks at all connections.
 
 Any thread.
 
@@ -60,7 +60,7 @@ class KeepAlive:
         if connections:  # first, so that it goes on whatever fails for a connection
             self._again()
         for state, pinged_at in connections:
-            # One whose SENDs wait for the disk cannot be heard.
+            # A connection whose SENDs wait for the disk is not read.
             if now - state.heard_at < self._interval_s or state.parked is not None:
                 continue
             if pinged_at <= state.heard_at:

@@ -1,8 +1,8 @@
-"""What the answer to a proof leads to: a client that is known, one that is refused, and one whose proof is no longer valid.
+"""The consequences of a login: the client is accepted or refused, and later its credentials expire.
 
-A failure is answered after a delay, so that guessing is slow. A proof that ends (a token's ``exp``) is renewed: a client that
-can do that is asked for a new one (AUTH_CHALLENGE) some time before, and its connection is closed if the old one ends first.
-The connections of others are closed then.
+A failure is answered after a delay, so that guessing is slow. Credentials with an end (a token's ``exp``) have to be renewed: a
+client that supports this is asked for new credentials (AUTH_CHALLENGE) some time before, and disconnected if the old ones expire
+first. All other clients are disconnected when their credentials expire.
 
 On the connection's processor or on a handler; the timer only puts work into a processor's inbox.
 

@@ -1,9 +1,9 @@
-"""What the Pulsar service measures, by the names that Pulsar's brokers use.
+"""The metrics of the Pulsar service, by the names that Pulsar's brokers use.
 
-All of it is looked up when metrics are read: topics that are in use, one after the other, with their lock held for a copy of
-their producers and subscriptions, and each subscription's for about a microsecond a consumer. The walk is made at most every few
-seconds, and pauses now and then. Rates are what was counted between two walks. The busiest topics and subscriptions have series
-of their own, and the rest is summed.
+All of them are computed when metrics are read, by a walk over the topics in use. It holds a topic's lock for a copy of its
+producers and subscriptions, and a subscription's lock for about a microsecond per consumer. There is at most one walk every few
+seconds, and it pauses now and then. Rates are the growth between two walks. The busiest topics and subscriptions have their own
+series, and the rest is summed.
 
 The label ``topic`` is the whole name, as in Pulsar: ``persistent://tenant/namespace/topic``.
 
@@ -32,7 +32,7 @@ from broker.runtime.threads import Event
 
 _TOPICS_MAX = 200
 _SUBSCRIPTIONS_MAX = 1_000
-# Subscriptions that one walk looks at; what is beyond is not counted.
+# Subscriptions that one walk looks at; further subscriptions are not counted.
 _LOOKED_MAX = 20_000
 # How old (s) the figures may be.
 _AGE_S = 5.0
@@ -198,7 +198,7 @@ class PulsarMetrics:
 
 
 def _first(values: Mapping[Labels, float]) -> Mapping[Labels, float]:
-    """The first ones, and the rest as a sum."""
+    """The first values, and the rest as a sum."""
     if len(values) <= _SUBSCRIPTIONS_MAX:
         return values
     shown = dict(islice(values.items(), _SUBSCRIPTIONS_MAX))

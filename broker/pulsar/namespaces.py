@@ -1,8 +1,8 @@
-"""Tenants and namespaces: which there are.
+"""The tenants and namespaces that exist.
 
-A namespace of ``pulsar_namespaces`` is always there, and its tenant with it; all others are made by admin calls. Those are
-documents of the catalogue, of kind "pulsar-tenant" by name and "pulsar-namespace" by ``tenant/namespace``. What has been set for
-a namespace is kept elsewhere (``policies/store.py``).
+A namespace of ``pulsar_namespaces`` always exists, and its tenant with it; all others are created by admin calls. Those are
+documents of the catalogue, of kind "pulsar-tenant" by name and "pulsar-namespace" by ``tenant/namespace``. The policies of a
+namespace are kept elsewhere (``policies/store.py``).
 
 Any thread. Questions take no lock. Changes may block, and are in force when they are durable; ``_lock`` is held meanwhile, so
 that they are written in their order.
@@ -25,7 +25,7 @@ NAMESPACE_KIND: Final = "pulsar-namespace"
 # All of them are in memory, and each takes some 200 bytes.
 TENANTS_MAX: Final = 1_000
 NAMESPACES_MAX: Final = 10_000
-# Bytes of what is kept of one.
+# Bytes of a document.
 _DOCUMENT_MAX: Final = 64 * 1024
 
 Json = Mapping[str, Any]
@@ -37,13 +37,13 @@ class AlreadyExists(Refusal):
 
 class Namespaces:
     def __init__(self, catalogue: Catalogue, always: Iterable[str]) -> None:
-        """``always``: namespaces that are there without having been made."""
+        """``always``: namespaces that exist without having been created."""
         self._catalogue = catalogue
         self._always = frozenset(always)
         self._tenants: dict[str, Json] = {name.partition("/")[0]: {} for name in self._always}
         self._namespaces: dict[str, Json] = {name: {} for name in sorted(self._always)}
         self._administrators: dict[str, frozenset[str]] = {}  # by tenant, where there are any
-        # Called after they have changed, without the lock, so that who is connected is asked for its rights again.
+        # Called after they have changed, without the lock, so that the rights of connected clients are checked again.
         self.on_roles_changed: list[Callable[[], None]] = []
         self._lock = Lock()
 

@@ -1,9 +1,7 @@
-"""What the Pulsar service refuses, and why. Each kind is a class, so that the pure modules know no codes of the protocol.
+"""The refusals of the Pulsar service, and their codes in Pulsar's ServerError.
 
-``error_codes.py`` maps them to Pulsar's codes. After a refusal nothing has changed. A fault of the machine is a
-``StorageError`` instead. The names are those of Pulsar's errors.
-
-Refusals and faults as the codes of Pulsar's ServerError.
+Each kind is a class, so that the pure modules know no codes of the protocol; ``code_of`` gives the code. The names are those of
+Pulsar's errors. A refusal changes no state. A fault of the machine is a ``StorageError`` instead.
 """
 
 from collections.abc import Mapping
@@ -44,11 +42,11 @@ class ConsumerNotFound(Refusal):
 
 
 class ConsumerBusy(Refusal):
-    """The subscription is in use in a way that leaves no place for this consumer."""
+    """The subscription's use excludes this consumer."""
 
 
 class ConsumerAssignError(Refusal):
-    """The hash ranges of this consumer and of another one overlap."""
+    """The hash ranges of this consumer and another overlap."""
 
 
 class ProducerBusy(Refusal):
@@ -68,7 +66,7 @@ class ProducerBlockedForGood(Refusal):
 
 
 class IncompatibleSchema(Refusal):
-    """The schema does not go with those that the topic has had before."""
+    """The schema is incompatible with the topic's earlier schemas."""
 
 
 class NotAllowed(Refusal):
@@ -136,7 +134,7 @@ _CODES: Final[Mapping[type[Refusal], int]] = {
 
 
 def code_of(error: Refusal | StorageError) -> int:
-    """The code with which a client is answered. Of a fault of the machine: one after which clients try again."""
+    """The code in the answer. A fault of the machine has a code after which clients try again."""
     if isinstance(error, StorageError):
         return ServerError.PersistenceError
     if isinstance(error, RequestError):

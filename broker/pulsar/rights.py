@@ -1,6 +1,6 @@
-"""What a client of the Pulsar service may do, on the names that its topics have in Kafka.
+"""The rights that clients of the Pulsar service need, on the names that its topics have in Kafka.
 
-| it wants to | it needs |
+| to | a client needs |
 |---|---|
 | produce | WRITE on the TOPIC |
 | consume | READ on the TOPIC, and READ on the GROUP of the subscription's name, or on that of the topic and the subscription |
@@ -63,8 +63,8 @@ def allowed(
     granted: bool = False,
     audited: bool = True,
 ) -> bool:
-    """Whether it may. A topic is asked for by the name that it has in Kafka, and one of ``public/default`` by the one in the long
-    form as well: permissions of that namespace are ACLs for their prefix. ``granted``: it may unless an ACL denies it."""
+    """Whether the client may. A topic is checked by its name in Kafka, and a topic of ``public/default`` also by its long name:
+    permissions of that namespace are ACLs for their prefix. ``granted``: allowed unless an ACL denies it."""
     alias, tenant = (long_name(name), tenant_of(name)) if resource_type is _TOPIC else (None, None)
     return _decide(
         context, principal, host, operation, resource_type, name, alias, tenant, granted=granted, audited=audited
@@ -74,8 +74,8 @@ def allowed(
 def allowed_in(
     context: PulsarContext, tenant: str, principal: Principal, host: str, operation: Operation, *, audited: bool = True
 ) -> bool:
-    """Whether it may do this with namespaces of the tenant: a right on the CLUSTER, which administrators of the tenant need not
-    have."""
+    """Whether the client may do this with namespaces of the tenant. It needs a right on the CLUSTER, except as an administrator
+    of the tenant."""
     right = operation, ResourceType.CLUSTER
     return _decide(context, principal, host, *right, CLUSTER_NAME, None, tenant, audited=audited)
 
@@ -83,8 +83,8 @@ def allowed_in(
 def may_subscribe(
     context: PulsarContext, principal: Principal, host: str, topic: str, subscription: str, *, granted: bool = False
 ) -> bool:
-    """Whether it may use this subscription of a topic, by its name in Kafka, that it may read: by the name of the subscription,
-    or by the one that also names the topic."""
+    """Whether the client may use this subscription of a topic (by its name in Kafka) that it may read. A right on the
+    subscription's name suffices, or on the name that includes the topic's."""
     right, alias = (Operation.READ, ResourceType.GROUP), subscription_name(topic, subscription)
     return _decide(context, principal, host, *right, subscription, alias, tenant_of(topic), granted=granted)
 

@@ -1,7 +1,7 @@
 """Pulsar's protocol as a ``Service`` of the reactor: each command to its handler.
 
 The commands of a connection are handled one after the other (``in_flight_max`` 1), on its processor or on a handler thread.
-Messages, receipts and what the broker says unasked are pushed.
+Messages, receipts and unsolicited commands are pushed.
 
 Tests: tests/pulsar/test_service.py.
 """

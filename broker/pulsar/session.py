@@ -1,8 +1,8 @@
 """One connection's frames. Pure; used by the connection's processor only.
 
-Small commands are parsed here. Large ones are parsed by the handler, because that takes up to 80 ms for the largest. SENDs, ACKs
-and FLOWs are only recognised: their bytes are read when they are handled, because the reactor may move them. SENDs that have
-arrived together are taken as one frame, so that they become one append, one fsync and one push of receipts.
+Small commands are parsed here. Large commands are parsed by the handler, because that takes up to 80 ms for the largest. SENDs,
+ACKs and FLOWs are only recognised: their bytes are read when they are handled, because the reactor may move them. SENDs that
+arrive together are taken as one frame, so that they become one append, one fsync and one push of receipts.
 
 Tests: tests/pulsar/test_session.py.
 """
@@ -25,7 +25,7 @@ _RAW = frozenset({_SEND, int(BaseCommand.Type.ACK), int(BaseCommand.Type.FLOW)})
 _BEFORE_CONNECT_BYTES = 64 * 1024
 # The type of a large command is in its first bytes, or nobody has looked for it.
 _UNKNOWN = -1
-# How the command of a SEND begins: its type. Clients write the type first; other SENDs are taken one by one.
+# How the command of a SEND begins: its type. Clients write the type first; all other SENDs are taken singly.
 _AS_SEND = 0x0806
 _START = struct.Struct(">IIH")  # the sizes of the frame and of the command, and the first two bytes of that
 # SENDs that are taken together: about 1 ms of work, as for a turn of the processor.
@@ -62,7 +62,7 @@ class PulsarSession:
         """``deadline``: until when (Clock.monotonic() s) the client must have connected, or the processor closes the
         connection."""
         self.deadline = deadline
-        self.client_words: Mapping[str, str] = {}  # what the client says of itself, for people. Any thread
+        self.client_words: Mapping[str, str] = {}  # the client's description of itself, for people. Any thread
         self._connected = False
         self._max_message_bytes = max_message_bytes
         # The largest frame, as `frames.frame_size` has it.
@@ -74,7 +74,7 @@ class PulsarSession:
         self.deadline = inf
 
     def frame_size(self, data: memoryview) -> int:
-        """That of a frame, or of several SENDs that are whole."""
+        """The size of a frame, or of several whole SENDs together."""
         size = frames.frame_size(data, self._max_message_bytes)
         if not self._connected and size > _BEFORE_CONNECT_BYTES:
             raise ProtocolError(f"a frame of {size} bytes before CONNECT")

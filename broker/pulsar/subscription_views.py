@@ -1,7 +1,7 @@
 """``/api/v1/subscriptions``: backlog, unacknowledged messages and permits of subscriptions, with their consumers.
 
-Topics that are in use are looked at, one after the other; of the others only the names of subscriptions are known, and their
-figures are null. A subscription's lock is held for about a microsecond a consumer.
+Topics in use are read one after the other; of the others only the names of subscriptions are known, and their figures are null.
+A subscription's lock is held for about a microsecond per consumer.
 
 Tests: tests/pulsar/views/test_subscriptions.py.
 """

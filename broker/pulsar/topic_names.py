@@ -10,9 +10,9 @@ in Kafka, where each part keeps its letters, digits and ``-``, and every byte of
 two hexadecimal digits: ``persistent://shop/eu/paid_orders`` is Kafka's ``pulsar.shop.eu.paid__5forders``.
 
 The other way round, a name of that form is the topic of its parts, and every other name is a topic of ``public/default``. So
-each topic has one name on either side, and no two topics share one. (A topic of ``public/default`` that has a name of that
-form, as seen by Pulsar, is written in the long form.) Kafka takes ``.`` and ``_`` for the same when it compares the names of
-topics; two names in the long form differ even then.
+each topic has one name on either side, and no two topics share a name. (A topic of ``public/default`` whose name in Pulsar has
+that form is written in the long form.) Kafka treats ``.`` and ``_`` as equal when it compares the names of topics; two names in
+the long form differ even then.
 
 Pure.
 """
@@ -39,7 +39,7 @@ _PART = r"(?:[A-Za-z0-9-]|__[0-9a-f]{2})+"
 _LONG_FORM = re.compile(rf"pulsar\.({_PART})\.({_PART})\.({_PART})")
 _ESCAPED = re.compile(rb"__([0-9a-f]{2})")
 _TO_ESCAPE = re.compile(rb"[^A-Za-z0-9-]")
-# Pulsar's NamedEntity: what names of tenants and namespaces consist of.
+# Pulsar's NamedEntity: the characters of the names of tenants and namespaces.
 _ENTITY = re.compile(r"[-=:.\w]{1,200}", re.ASCII)
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
 # With its escapes a local name has to fit a directory's name, which is checked when the topic is made.
@@ -67,7 +67,7 @@ class TopicName:
 
     @property
     def as_local(self) -> "TopicName":
-        """The name of a topic that ends like that of a partition and is none."""
+        """The unpartitioned topic whose name ends like that of a partition."""
         return (
             self
             if self.partition < 0
@@ -120,8 +120,7 @@ def parse_topic(text: str) -> TopicName:
 
 
 def kafka_name(name: TopicName) -> str:
-    """What the topic (of this partition) is called in Kafka. It may be no legal name there, which is refused when it is
-    made."""
+    """The name of the topic (of this partition) in Kafka. An illegal name is refused when the topic is created."""
     local = name.local
     is_default = (name.tenant, name.namespace_name) == (PUBLIC_TENANT, DEFAULT_NAMESPACE)
     if is_default and name.persistent and _has_short_form(local):
@@ -145,7 +144,7 @@ def tenant_of(topic: str) -> str:
 
 
 def namespace_prefix(namespace: str) -> str:
-    """How the long names of all topics of a namespace begin, and of no others."""
+    """The prefix of the long names of all topics of a namespace, and of no others."""
     tenant, _, name = namespace.partition("/")
     return f"{_PREFIX}{_escape(tenant)}.{_escape(name)}."
 
@@ -168,12 +167,12 @@ def subscription_name(topic: str, subscription: str) -> str:
 
 
 def subscriptions_prefix(topic: str) -> str:
-    """How the names of all subscriptions of a topic begin, and of no others."""
+    """The prefix of the names of all subscriptions of a topic, and of no others."""
     return f"{long_name(topic) or topic}/"
 
 
 def topics_hash(topics: Iterable[str]) -> str:
-    """Of a list of topics, whatever their order: the CRC-32C of the sorted names, as Pulsar computes it."""
+    """The CRC-32C of the sorted names, as Pulsar computes it."""
     in_order = sorted(topics)
     if not all(map(str.isascii, in_order)):
         in_order.sort(key=lambda topic: topic.encode("utf-16-be", "surrogatepass"))  # Java's order
@@ -200,7 +199,7 @@ def _unescape(part: str) -> str:
 
 
 def _parts(topic: str) -> tuple[str, str, str] | None:
-    """Tenant, namespace and local name of a name in the long form; None if it is not one that ``kafka_name`` gives."""
+    """Tenant, namespace and local name of a name in the long form; None if ``kafka_name`` never gives it."""
     match = _LONG_FORM.fullmatch(topic)
     if match is None:
         return None

@@ -11,14 +11,14 @@ KEY = bytes(range(32))
 
 
 @pytest.mark.parametrize("key", ["", "not base64!", base64.b64encode(KEY[:31]).decode(), "file:///does/not/exist"])
-def test_a_key_that_cannot_be_used_is_refused_and_not_shown(tmp_path: Path, key: str) -> None:
+def test_unusable_key_is_refused_and_not_shown(tmp_path: Path, key: str) -> None:
     with pytest.raises(ConfigError, match="pulsar_token_secret_key") as refused:
         Broker(str(tmp_path), listeners=["pulsar+sasl://127.0.0.1:0"], pulsar_token_secret_key=key).start()
     assert not key or key not in str(refused.value)
 
 
 @pytest.mark.parametrize("prefix", ["", "data:;base64,", "file://"])
-def test_a_key_is_given_as_text_or_as_a_file(tmp_path: Path, prefix: str) -> None:
+def test_key_comes_from_text_or_file(tmp_path: Path, prefix: str) -> None:
     if prefix == "file://":
         (tmp_path / "key").write_bytes(KEY)
         key = f"file://{tmp_path}/key"
@@ -30,14 +30,14 @@ def test_a_key_is_given_as_text_or_as_a_file(tmp_path: Path, prefix: str) -> Non
         assert broker.address("pulsar+sasl")
 
 
-def test_a_client_that_does_not_connect_in_time_is_disconnected(tmp_path: Path) -> None:
+def test_client_not_connecting_in_time_is_disconnected(tmp_path: Path) -> None:
     with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"], handshake_timeout_ms=1) as broker:
         wire = Wire(broker.address("pulsar"), connect=False)
         assert wire.is_closed()
         wire.close()
 
 
-def test_clients_are_told_the_size_of_messages_that_the_settings_allow(tmp_path: Path) -> None:
+def test_clients_are_told_maximum_message_size(tmp_path: Path) -> None:
     with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"], pulsar_max_message_bytes=1_024_000) as broker:
         wire = Wire(broker.address("pulsar"))
         assert 1_024_000 == wire.connected.max_message_size

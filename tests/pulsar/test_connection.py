@@ -25,7 +25,7 @@ def state() -> Any:
     return PulsarConnection(Link(), Outbox())  # type: ignore[arg-type]
 
 
-def test_nothing_is_added_to_a_connection_that_is_closed() -> None:
+def test_closed_connection_accepts_nothing() -> None:
     one, consumer = state(), Consumer()
     one.add_consumer(1, consumer)
     assert ([], [consumer]) == one.close()
@@ -45,7 +45,7 @@ def test_producers_and_consumers_are_counted_together(monkeypatch: pytest.Monkey
         one.add_producer(Producer(2))
 
 
-def test_another_one_of_the_same_number_is_not_removed() -> None:
+def test_removal_spares_successor_with_same_number() -> None:
     one, first, second = state(), Producer(1), Producer(1)
     one.add_producer(first)
     one.add_producer(second)
@@ -53,7 +53,7 @@ def test_another_one_of_the_same_number_is_not_removed() -> None:
     assert {1: second} == one.producers
 
 
-def test_sends_of_a_producer_that_was_closed_a_short_time_ago_are_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_of_recently_closed_producer_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_REMEMBERED", 2)
     one = state()
     for number in range(3):
@@ -67,7 +67,7 @@ def test_sends_of_a_producer_that_was_closed_a_short_time_ago_are_forgiven(monke
             one.check_was_producer(number)
 
 
-def test_a_send_for_a_producer_that_waits_for_its_turn_breaks_the_protocol() -> None:
+def test_send_of_waiting_producer_is_a_protocol_error() -> None:
     one, producer = state(), Producer(1)
     producer.ready = False
     one.add_producer(producer)
@@ -75,7 +75,7 @@ def test_a_send_for_a_producer_that_waits_for_its_turn_breaks_the_protocol() -> 
         one.check_was_producer(1)
 
 
-def test_a_client_with_too_many_unanswered_sends_waits_until_half_of_them_are_answered(
+def test_excess_unanswered_sends_pause_until_half_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_MOST_OWED", 10)
@@ -92,7 +92,7 @@ def test_a_client_with_too_many_unanswered_sends_waits_until_half_of_them_are_an
     assert (0, 2) == (one.owed, len(done))
 
 
-def test_clients_of_the_cpp_core_are_known_by_their_version() -> None:
+def test_cpp_clients_are_recognised_by_version() -> None:
     one = state()
     one.client_version = "Pulsar-CPP-v4.2.0"
     assert one.is_cpp

@@ -52,7 +52,7 @@ def test_a_client_that_talks_gets_no_ping() -> None:
     assert (0, 0) == (stage.outbox.pings, stage.outbox.closed)
 
 
-def test_a_silent_client_gets_a_ping_and_is_disconnected_if_it_stays_silent() -> None:
+def test_silent_client_is_pinged_then_disconnected() -> None:
     stage = Stage()
     stage.pass_time(INTERVAL_S - 1)
     assert 0 == stage.outbox.pings
@@ -73,7 +73,7 @@ def test_a_client_that_answers_its_pings_stays() -> None:
     assert 0 == stage.outbox.closed
 
 
-def test_a_connection_that_fails_does_not_end_the_pings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_connection_does_not_stop_other_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage()
 
     def fail(*_: Any) -> None:
@@ -85,7 +85,7 @@ def test_a_connection_that_fails_does_not_end_the_pings_of_others(monkeypatch: p
     assert stage.outbox.closed
 
 
-def test_a_client_whose_sends_wait_for_the_disk_is_not_taken_for_dead() -> None:
+def test_client_waiting_for_disk_is_not_disconnected() -> None:
     stage = Stage()
     stage.state.parked = lambda: None
     stage.pass_time(600)

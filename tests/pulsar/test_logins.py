@@ -59,7 +59,7 @@ def test_the_real_client_logs_in_with_a_token(start: Start) -> None:
     client.close()
 
 
-def test_a_client_without_a_proof_is_refused_as_by_pulsar(start: Start) -> None:
+def test_client_without_credentials_is_refused_like_pulsar(start: Start) -> None:
     broker = start()
     for fields in ({}, {"auth_method_name": "token", "auth_data": b"wrong"}):
         wire = Wire(broker.address("pulsar+sasl"), connect=False)
@@ -106,7 +106,7 @@ def test_a_client_cannot_become_somebody_else(start: Start) -> None:
     wire.close()
 
 
-def test_a_client_that_does_not_renew_its_token_is_disconnected(start: Start) -> None:
+def test_client_not_renewing_token_is_disconnected(start: Start) -> None:
     broker = start()
     ends = broker.server.runtime.clock.time_ms() // 1000 + 2
     wire = Wire(broker.address("pulsar+sasl"), auth_method_name="token", auth_data=token(exp=ends))

@@ -88,7 +88,7 @@ def test_what_could_not_be_written_is_not_there(catalogue: SqliteCatalogue, monk
     assert not names.exists("public/other")
 
 
-def test_a_document_that_cannot_be_read_stops_the_start(catalogue: SqliteCatalogue) -> None:
+def test_unreadable_document_stops_the_start(catalogue: SqliteCatalogue) -> None:
     catalogue.alter_documents([(NAMESPACE_KIND, "public/other", b"[1]")])
     with pytest.raises(StorageError, match="cannot be read"):
         loaded(catalogue)

@@ -44,7 +44,7 @@ def test_the_processor_does_not_overtake_another_thread() -> None:
     assert processor.sent == [b"1", b"2", b"3"]
 
 
-def test_what_other_threads_push_leaves_when_the_inbox_is_read() -> None:
+def test_pushes_of_other_threads_leave_with_inbox() -> None:
     processor = Processor()
     outbox = OrderedOutbox("connection", processor)  # type: ignore[arg-type]
     called: list[int] = []

@@ -8,7 +8,7 @@ from broker.storage import refusals as storage
 from protocol.pulsar.pulsar_pb2 import ServerError
 
 
-def test_every_refusal_has_a_code_of_its_own_kind() -> None:
+def test_every_refusal_has_its_own_code() -> None:
     kinds = [
         kind
         for module in (refusals, storage)
@@ -20,11 +20,11 @@ def test_every_refusal_has_a_code_of_its_own_kind() -> None:
     assert [] == without
 
 
-def test_clients_try_again_after_a_fault_of_the_machine() -> None:
+def test_clients_retry_after_storage_error() -> None:
     assert ServerError.PersistenceError == code_of(StorageError("disk full"))
 
 
-def test_a_subclass_has_the_code_of_its_parent_and_a_code_stays() -> None:
+def test_subclass_inherits_code_unless_it_has_one() -> None:
     assert ServerError.MetadataError == code_of(storage.KeylessRecords([1]))
     assert 22 == code_of(RequestError(22))
     assert ServerError.UnknownError == code_of(Refusal("something else"))

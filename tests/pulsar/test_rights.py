@@ -41,9 +41,7 @@ def subscribe(wire: Wire, name: str = "t") -> int:
     return 0 if kind == Type.SUCCESS else int(answer.error)
 
 
-def test_to_produce_a_client_needs_write_and_for_a_new_topic_create(
-    broker: Broker, connect: Connect, grants: Grants
-) -> None:
+def test_producing_needs_write_and_create_for_new_topic(broker: Broker, connect: Connect, grants: Grants) -> None:
     wire = connect()
     for allowed in ([], [topic(WRITE)], [topic(CREATE)]):
         with grants.only(*allowed):
@@ -55,7 +53,7 @@ def test_to_produce_a_client_needs_write_and_for_a_new_topic_create(
         assert connect().produce("t").producer_ready
 
 
-def test_a_right_that_is_taken_away_ends_the_producer(connect: Connect, grants: Grants) -> None:
+def test_revoked_right_ends_producer(connect: Connect, grants: Grants) -> None:
     wire = connect()
     with grants.only(topic(WRITE), topic(CREATE)):
         wire.produce("t")
@@ -67,9 +65,7 @@ def test_a_right_that_is_taken_away_ends_the_producer(connect: Connect, grants: 
         assert (Type.SEND_ERROR, NOT_AUTHORIZED) == (kind, error.error)
 
 
-def test_to_consume_a_client_needs_read_on_the_topic_and_on_the_subscription(
-    broker: Broker, connect: Connect, grants: Grants
-) -> None:
+def test_consuming_needs_read_on_topic_and_subscription(broker: Broker, connect: Connect, grants: Grants) -> None:
     broker.server.kafka.logs.create_topic("t", 1)
     for allowed in ([], [topic(READ)], [group("s")]):
         with grants.only(*allowed):
@@ -78,7 +74,7 @@ def test_to_consume_a_client_needs_read_on_the_topic_and_on_the_subscription(
         assert 0 == subscribe(connect())
 
 
-def test_to_look_a_topic_up_a_client_needs_describe(connect: Connect, grants: Grants) -> None:
+def test_topic_lookup_needs_describe(connect: Connect, grants: Grants) -> None:
     wire = connect()
     lookup = pb.CommandLookupTopic(topic="t", request_id=0)
     metadata = pb.CommandPartitionedTopicMetadata(topic="t", request_id=0)
@@ -101,7 +97,7 @@ def test_to_look_a_topic_up_a_client_needs_describe(connect: Connect, grants: Gr
         ({}, "a_b-partition-3"),
     ],
 )
-def test_rights_are_asked_for_by_the_name_that_the_opened_topic_has_in_kafka(
+def test_rights_are_checked_by_opened_topics_kafka_name(
     broker: Broker, connect: Connect, grants: Grants, exists: dict[str, int], opened: str
 ) -> None:
     for name, partitions in exists.items():
@@ -115,7 +111,7 @@ def test_rights_are_asked_for_by_the_name_that_the_opened_topic_has_in_kafka(
 
 
 @pytest.mark.parametrize(("partitions", "opened"), [(0, "t-partition-3"), (3, "t-partition-3"), (4, "t")])
-def test_so_are_those_of_topics_that_are_not_kept(
+def test_nonpersistent_rights_are_checked_by_kafka_name(
     broker: Broker, connect: Connect, grants: Grants, partitions: int, opened: str
 ) -> None:
     topics = broker.server.part("pulsar").context.nonpersistent  # type: ignore[union-attr]
@@ -129,7 +125,7 @@ def test_so_are_those_of_topics_that_are_not_kept(
         assert (name == opened) == bool(answer.brokerServiceUrl)
 
 
-def test_a_topic_that_becomes_a_partition_has_other_rights(broker: Broker, connect: Connect, grants: Grants) -> None:
+def test_topic_becoming_partition_has_other_rights(broker: Broker, connect: Connect, grants: Grants) -> None:
     topics = broker.server.part("pulsar").context.nonpersistent  # type: ignore[union-attr]
     whole, wire = "non-persistent://public/default/t", connect()
     own, others = "pulsar.public.default.t-partition-3", "pulsar.public.default.t"
@@ -143,7 +139,7 @@ def test_a_topic_that_becomes_a_partition_has_other_rights(broker: Broker, conne
         assert (name != others) == (getattr(answer, "error", None) == NOT_AUTHORIZED)
 
 
-def test_a_right_to_read_that_is_taken_away_ends_the_consumer(broker: Broker, connect: Connect, grants: Grants) -> None:
+def test_revoked_read_right_ends_consumer(broker: Broker, connect: Connect, grants: Grants) -> None:
     broker.server.kafka.logs.create_topic("t", 1)
     flow = pb.CommandFlow(consumer_id=1, messagePermits=10)
     again = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1)
@@ -171,7 +167,7 @@ def test_a_right_to_read_that_is_taken_away_ends_the_consumer(broker: Broker, co
                 assert NOT_AUTHORIZED == wire.hear()[1].error
 
 
-def test_topics_that_a_client_may_not_describe_are_not_listed(broker: Broker, connect: Connect, grants: Grants) -> None:
+def test_topics_without_describe_right_are_not_listed(broker: Broker, connect: Connect, grants: Grants) -> None:
     for name in ("seen", "hidden"):
         broker.server.kafka.logs.create_topic(name, 1)
     ask = pb.CommandGetTopicsOfNamespace(namespace="public/default", request_id=0)
@@ -185,9 +181,7 @@ def test_topics_that_a_client_may_not_describe_are_not_listed(broker: Broker, co
     [("persistent://public/default/t", "t"), ("non-persistent://public/default/t", "pulsar.public.default.t")],
 )
 @pytest.mark.parametrize("change", ["topic", "group", "denial"])
-def test_consumers_that_may_not_consume_any_more_are_closed_when_acls_change(
-    name: str, resource: str, change: str
-) -> None:
+def test_acl_change_closes_consumers_without_rights(name: str, resource: str, change: str) -> None:
     """Also those that wait with permits: what comes next is not for them."""
     settings = {"authorizer_class_name": "acl", "super_users": "User:boss"}
     with Broker(listeners=["kafka://127.0.0.1:0", "pulsar://127.0.0.1:0"], **settings) as broker:

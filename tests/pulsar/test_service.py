@@ -29,7 +29,7 @@ def test_a_message_arrives_at_a_real_consumer(broker: Broker) -> None:
     assert (b"value", str(sent)) == (message.data(), str(message.message_id()))
 
 
-def test_the_version_is_the_smaller_one_of_the_clients_and_the_brokers(broker: Broker, connect: Connect) -> None:
+def test_protocol_version_is_minimum_of_client_and_broker(broker: Broker, connect: Connect) -> None:
     answer = connect().connected
     assert (20, 5 << 20) == (answer.protocol_version, answer.max_message_size)
     newer = Wire(broker.address("pulsar"), connect=False)
@@ -61,7 +61,7 @@ def test_whatever_comes_before_connect_closes_the_connection(broker: Broker, fra
         pytest.param(Type.ACTIVE_CONSUMER_CHANGE, pb.CommandActiveConsumerChange(consumer_id=1), id="news of brokers"),
     ],
 )
-def test_what_a_client_must_not_say_closes_the_connection(connect: Connect, kind: int, command: object) -> None:
+def test_forbidden_command_closes_the_connection(connect: Connect, kind: int, command: object) -> None:
     wire = connect()
     wire.say(kind, command)
     assert wire.frame() is None  # closed, without an answer
@@ -88,14 +88,14 @@ def test_large_commands_are_parsed_by_handlers(connect: Connect) -> None:
     assert Type.PONG == wire.hear()[0]
 
 
-def test_a_large_frame_that_is_no_command_closes_the_connection(connect: Connect) -> None:
+def test_large_invalid_frame_closes_the_connection(connect: Connect) -> None:
     wire = connect()
     data = bytes([0x08, Type.PRODUCER]) + b"\xff" * 20_000
     wire.raw(struct.pack(">II", len(data) + 4, len(data)) + data)
     assert wire.is_closed()
 
 
-def test_many_consumers_leave_with_their_connection_without_holding_up_others(connect: Connect) -> None:
+def test_many_consumers_leave_connection_without_delaying_others(connect: Connect) -> None:
     many = connect()
     for number in range(40):
         command = pb.CommandSubscribe(topic="t", subscription="s", subType=2, consumer_id=number, consumer_name="c")
@@ -144,7 +144,7 @@ def test_lookup_over_a_listener_that_the_client_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["persistent://a/b", "queue://a/b/c"])
-def test_a_name_that_no_topic_has_is_refused_in_the_answer(connect: Connect, topic: str) -> None:
+def test_invalid_topic_name_is_refused_in_answer(connect: Connect, topic: str) -> None:
     wire = connect()
     _, answer = wire.ask(Type.LOOKUP, pb.CommandLookupTopic(topic=topic, request_id=0))
     assert (answer.LookupType.Failed, pb.ServerError.InvalidTopicName) == (answer.response, answer.error)
@@ -172,7 +172,7 @@ def test_the_partitions_of_topics_of_both_worlds(broker: Broker, connect: Connec
     assert logs.topic("new") is None
 
 
-def test_topics_are_made_with_partitions_where_the_settings_say_so(tmp_path: Path) -> None:
+def test_topics_are_created_with_configured_partitions(tmp_path: Path) -> None:
     with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"], pulsar_auto_topic_partitions=1) as broker:
         wire = Wire(broker.address("pulsar"))
         ask = pb.CommandPartitionedTopicMetadata(topic="t", request_id=0)
@@ -182,7 +182,7 @@ def test_topics_are_made_with_partitions_where_the_settings_say_so(tmp_path: Pat
         wire.close()
 
 
-def test_no_topic_is_made_where_the_settings_forbid_it(tmp_path: Path) -> None:
+def test_settings_can_forbid_topic_creation(tmp_path: Path) -> None:
     with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"], pulsar_auto_create_topics=False) as broker:
         wire = Wire(broker.address("pulsar"))
         assert pb.ServerError.TopicNotFound == wire.produce("t").error
@@ -224,13 +224,13 @@ def test_transactions_are_refused(connect: Connect) -> None:
     assert {pb.ServerError.NotAllowedError} == {answer.error for _, answer in answers}
 
 
-def test_producer_and_consumer_that_are_not_there_are_closed_with_success(connect: Connect) -> None:
+def test_closing_unknown_producer_or_consumer_succeeds(connect: Connect) -> None:
     wire = connect()
     close = pb.CommandCloseProducer(producer_id=9, request_id=0)
     assert Type.SUCCESS == wire.ask(Type.CLOSE_PRODUCER, close)[0]
 
 
-def test_a_topic_that_is_deleted_over_kafka_is_told_to_its_producers(broker: Broker, connect: Connect) -> None:
+def test_deletion_over_kafka_is_told_to_producers(broker: Broker, connect: Connect) -> None:
     wire = connect()
     wire.produce("t", producer_name="first")
     wire.raw(send_frame(0))

@@ -51,24 +51,24 @@ def test_sends_that_came_together_are_one_frame() -> None:
     assert [len(PING), 3 * len(SEND), len(PING)] == sizes(session(), PING + 3 * SEND + PING)
 
 
-def test_a_send_that_is_not_whole_waits_by_itself() -> None:
+def test_partial_send_waits_alone() -> None:
     data = 2 * SEND + SEND[:-1]
     assert [2 * len(SEND)] == sizes(session(), data)
     assert len(SEND) == session().frame_size(memoryview(SEND[:-1]))
 
 
-def test_no_more_bytes_are_taken_together_than_a_turn_may_parse() -> None:
+def test_run_bytes_are_bounded_by_turn() -> None:
     large = send_frame(0, bytes(100_000))
     taken = sizes(session(), 5 * large)
     assert 5 * len(large) == sum(taken)
     assert max(taken) == 2 * len(large)
 
 
-def test_no_more_sends_are_taken_together_than_a_turn_takes() -> None:
+def test_run_sends_are_bounded_by_turn() -> None:
     assert [128 * len(SEND), 72 * len(SEND)] == sizes(session(), 200 * SEND)
 
 
-def test_a_send_that_is_too_large_is_refused_also_behind_another_one() -> None:
+def test_too_large_send_is_refused_behind_another() -> None:
     small = session(max_message_bytes=1024)
     large = send_frame(payload=bytes(20_000))
     with pytest.raises(ProtocolError):
@@ -97,7 +97,7 @@ def test_large_commands_are_left_to_the_handlers() -> None:
     assert (command, False) == (request.body, request.unparsed)
 
 
-def test_a_large_command_whose_type_is_not_first_is_not_parsed_to_find_it() -> None:
+def test_large_command_without_leading_type_is_not_parsed() -> None:
     inner = BaseCommand(ping=CommandPing()).SerializePartialToString()
     unknown = bytes([0xFA, 0x3E, 0xA0, 0x9C, 0x01]) + bytes(20_000)  # field 1007
     data = inner + unknown + bytes([0x08, Type.PING])
@@ -111,13 +111,13 @@ def test_a_large_command_whose_type_is_not_first_is_not_parsed_to_find_it() -> N
 
 
 @pytest.mark.parametrize("kind", [Type.ACK, Type.FLOW])
-def test_acks_and_flows_are_read_by_their_handlers_alone(kind: int) -> None:
+def test_acks_and_flows_are_parsed_only_by_handlers(kind: int) -> None:
     request = session().receive(memoryview(write_command(kind, COMMANDS[kind])))
     assert isinstance(request, PulsarRequest)
     assert (kind, None, False) == (request.type, request.body, request.unparsed)
 
 
-def test_a_client_that_has_not_connected_sends_small_frames_only_and_has_a_deadline() -> None:
+def test_unconnected_client_has_frame_limit_and_deadline() -> None:
     new = PulsarSession(1 << 20, 10.0)
     large = write_command(Type.CONNECT, CommandConnect(client_version="x", auth_data=bytes(70_000)))
     with pytest.raises(ProtocolError):
@@ -129,7 +129,7 @@ def test_a_client_that_has_not_connected_sends_small_frames_only_and_has_a_deadl
 
 
 @given(st.lists(st.sampled_from([PING, SEND, send_frame(payload=bytes(300))]), min_size=1), st.data())
-def test_whatever_is_split_how_ever_every_frame_comes_once(frames: list[bytes], data: st.DataObject) -> None:
+def test_every_frame_comes_once_however_split(frames: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(frames)
     cut = data.draw(st.integers(0, len(whole)))
     first = sizes(session(), whole[:cut])
@@ -138,7 +138,7 @@ def test_whatever_is_split_how_ever_every_frame_comes_once(frames: list[bytes], 
 
 
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=100).map(lambda tail: SEND[:30] + tail)))
-def test_any_bytes_are_a_frame_or_a_protocol_error(data: bytes) -> None:
+def test_arbitrary_bytes_are_frame_or_protocol_error(data: bytes) -> None:
     try:
         size = session().frame_size(memoryview(data))
         assert size >= 0

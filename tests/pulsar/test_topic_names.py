@@ -52,7 +52,7 @@ def test_the_partition_is_the_number_at_the_end() -> None:
 
 
 @given(NAMESPACES, LOCALS)
-def test_every_topic_has_a_name_in_kafka_and_back(namespace: tuple[str, str], local: str) -> None:
+def test_pulsar_names_round_trip_through_kafka(namespace: tuple[str, str], local: str) -> None:
     name = TopicName(*namespace, local)
     in_kafka = kafka_name(name)
     check_name(in_kafka)
@@ -72,10 +72,10 @@ def test_no_two_topics_share_a_name_in_kafka(
 
 
 @given(st.text("abpulsr._-25fe", min_size=1, max_size=20).filter(lambda text: text not in (".", "..")))
-def test_every_topic_of_kafka_has_a_name_in_pulsar_and_back(topic: str) -> None:
+def test_kafka_names_round_trip_through_pulsar(topic: str) -> None:
     assert topic == kafka_name(pulsar_name(topic))
 
 
-def test_a_name_that_becomes_too_long_for_kafka_is_refused() -> None:
+def test_name_too_long_for_kafka_is_refused() -> None:
     with pytest.raises(InvalidTopicName):
         check_legal(kafka_name(parse_topic("persistent://public/default/" + "/" * 100)))

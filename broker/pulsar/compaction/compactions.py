@@ -1,32 +1,30 @@
-"""The compacted files of all topics: making them, finding them, removing them.
+"""Compaction: the compacted files of all topics, their format, and the choice of the messages they keep.
 
-A topic's file is ``TOPIC_ID-PARTITION-HORIZON.compacted`` in a directory of its own. A new one replaces the last one when it
-is durable; who reads from the last one goes on to do so, because a file that is removed lives as long as somebody has it open.
-What was compacted once is read from the file, so the log may delete it: retention keeps what lies behind the horizon
-(``needed_from``).
+**Files.** A topic's file is ``TOPIC_ID-PARTITION-HORIZON.compacted`` in a directory of its own. A new file replaces the previous
+file once it is durable; readers of the previous file continue, because a removed file lives as long as it is open. The log may
+delete compacted messages, because they are read from the file; retention keeps the log behind the horizon (``needed_from``).
 
-``step`` compacts, a read batch at a time, on the thread that calls it, which may block; one topic after the other. All other
-methods: any thread, without blocking, but ``open``.
+``Compactions.step`` compacts, a read batch at a time and one topic after the other, on the calling thread, which may block. All
+other methods: any thread, without blocking, except ``open``.
 
-Which messages of a topic are the latest of their keys, and what is left of each entry. Pure.
-
-Phase one notes every entry, phase two asks for what is left of it. As in Pulsar:
+**Choice.** Pure. Phase one notes the latest message of each key; phase two reduces each entry to its latest messages. As in
+Pulsar:
 
 - A message without a payload deletes its key, and is left out as well.
 - A message without a key is left out (topicCompactionRetainNullKey=false).
-- Of a batch, the messages that are left out become empty ones that are marked ``compacted_out``, so that the others keep their
-  indexes. A batch of which nothing is left goes as a whole, and one of which all is left stays as it is.
-- What cannot be looked into stays as it is: encrypted batches, chunks of larger messages, and what cannot be read.
+- Messages of a batch that are left out become empty messages marked ``compacted_out``, so that the others keep their indexes. A
+  batch that keeps no message is dropped as a whole, and a batch that keeps all messages stays as it is.
+- Encrypted batches, chunks of larger messages and unreadable entries stay as they are.
 
-A key takes some 150 bytes. There are at most ``keys_max``; beyond that the topic is not compacted.
+A key takes some 150 bytes. There are at most ``keys_max``; a topic with more keys is not compacted.
 
-The file with a compacted topic: what is left of its entries up to the *horizon*, an offset of the log.
+**Format.** A file has the remaining entries up to the *horizon*, an offset of the log:
 
     [stored part of an entry] ...  [index]  [trailer]
 
-The index has, for all entries, their offsets, positions, numbers of messages, sizes and checksums, one after the other; the
-trailer the horizon, the number of entries, the position and the checksum of the index, and a mark. All of it is big-endian.
-The file is written under another name and renamed when it is durable, so one with this name is whole.
+The index has the offsets, positions, numbers of messages, sizes and checksums of all entries, one column after the other; the
+trailer has the horizon, the number of entries, the position and the checksum of the index, and a magic number. All of it is
+big-endian. The file is written under a temporary name and renamed when it is durable, so a file with this name is whole.
 
 A writer belongs to one thread, which may block. A ``CompactedFile`` may be used from any thread that may block; ``first``,
 ``horizon`` and ``last`` do not block.
@@ -69,7 +67,7 @@ _COLUMNS: Final = (("q", 8), ("q", 8), ("I", 4), ("I", 4), ("I", 4))
 
 
 class Compacted(NamedTuple):
-    """What is left of an entry."""
+    """The rest of an entry after compaction."""
 
     offset: int
     messages: int
@@ -133,7 +131,7 @@ class CompactedWriter:
 
 
 class CompactedFile:
-    """A whole one. The constructor raises StorageError for one that cannot be read."""
+    """A whole file. The constructor raises StorageError for an unreadable file."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = path
@@ -394,7 +392,7 @@ class Compactions:
         return self._status.get((of.topic_id, of.partition), _NOT_RUN)
 
     def needed_from(self, of: Log) -> int | None:
-        """What compaction still needs of the log; None: nothing."""
+        """The offset from which compaction still needs the log; None: it needs nothing."""
         key = (of.topic_id, of.partition)
         needed = self._needed.get(key)
         if needed is None:
@@ -480,7 +478,7 @@ class Compactions:
     def _entries(
         self, of: Log, before: CompactedFile | None, horizon: int
     ) -> Iterator[list[tuple[int, int, memoryview]]]:
-        """What the last compaction has left, and the log after that, up to the horizon."""
+        """The entries of the last compacted file, then those of the log, up to the horizon."""
         offset = 0
         if before is not None:
             while offset < before.horizon:

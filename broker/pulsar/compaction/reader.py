@@ -1,8 +1,8 @@
-"""What a subscription that reads compacted reads through: the compacted file up to its horizon, then the log.
+"""The reader of subscriptions with ``read_compacted``: the compacted file up to its horizon, then the log.
 
-It takes the place of the log's reader (``broker/pulsar/entries/reader.py``) and asks it for what lies behind the horizon.
-Which file there is, is looked up with each read, so a compaction that ends meanwhile is used at once. Any thread; what is in
-the file is read on the readers' threads.
+It replaces the log's reader (``broker/pulsar/entries/reader.py``) and asks that for the entries behind the horizon. The file is
+looked up with each read, so a compaction that ends meanwhile is used at once. Any thread; the file is read on the readers'
+threads.
 
 Tests: tests/pulsar/compaction/test_compactions.py.
 """
@@ -47,7 +47,7 @@ class CompactedReader:
         return file is not None and file.horizon >= self._reader.end
 
     def read_last(self, done: Done) -> None:
-        """What is left of the last entry before the horizon."""
+        """The rest of the last entry before the horizon."""
         file = self._compactions.file(self._log)
         last = None if file is None else file.last
         if file is None or last is None:
@@ -98,7 +98,7 @@ class CompactedReader:
             done(StorageError(f"{file.path}: {error}"))
             return
         except BaseException as error:
-            # A defect. Whoever waits must hear of it all the same; the thread's own handling reports it.
+            # A defect. The waiting caller must hear of it all the same; the thread's own handling reports it.
             done(StorageError(f"{file.path}: {error!r}"))
             raise
         if entries:

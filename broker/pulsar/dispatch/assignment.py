@@ -1,15 +1,13 @@
-"""What the dispatchers of several consumers leave open: which consumer an entry goes to, and in what order entries are sent
-again.
+"""The interface of an assignment, which chooses the consumer of each entry and the order of redelivery; and ``Turns``.
 
-``many_consumers.py`` decides when to read and does everything else. The two ways are ``round_robin.py`` (Shared) and
-``by_key.py`` (Key_Shared). Both keep the entries that *wait*: those that are in the table of records in flight and that
-nobody has.
+``many_consumers.py`` decides when to read and does everything else. The two assignments are ``round_robin.py`` (Shared) and
+``by_key.py`` (Key_Shared). Both keep the *waiting* entries: those in the table of records in flight without an owner.
 
-Whose turn it is: the consumers that may be sent something, by priority, and round robin among those of one priority.
+``Turns`` chooses the next available consumer: by priority, and round robin within a priority.
 
-Pure. A consumer is *queued* while it waits for its turn in here. Consumers that have become unavailable meanwhile stay queued
-until they are come across. Every call takes a time that does not depend on the number of consumers, but for the logarithm of
-the number of priorities, and for the unavailable ones that it meets, each of which was queued by an event.
+Pure. A consumer is *queued* while it waits for its turn. Consumers that become unavailable stay queued until ``Turns`` meets
+them. The time of every call is independent of the number of consumers, except for the logarithm of the number of priorities and
+for the unavailable consumers that it meets, each of which was queued by an event.
 
 With permits C1 2, C2 1, C3 1 of priority 0 and C4 2, C5 1 of priority 1, and turns of one message, the order is the one that
 Pulsar's documentation gives: C1 C2 C3 C1 C4 C5 C4.
@@ -36,7 +34,7 @@ UNKNOWN = -1
 
 @attrs.define(eq=False)
 class Sent:
-    """What became of the entries of a read."""
+    """The outcome of sending the entries of a read."""
 
     batches: dict[Consumer, list[Delivery]] = attrs.field(factory=dict)
     messages: int = 0
@@ -51,13 +49,13 @@ class Assignment(Protocol):
         """Raises a Refusal; then nothing has changed."""
 
     def leave(self, consumer: Consumer) -> None:
-        """What it has is released a little later, record by record."""
+        """Its records are released a little later, one at a time."""
 
     def offer(self, consumer: Consumer) -> None:
         """It is available, and perhaps was not before."""
 
     def anyone(self) -> bool:
-        """Whether somebody is available."""
+        """Whether any consumer is available."""
 
     def room(self, entries: int, messages_per_entry: float) -> int:
         """About how many entries could be sent, at most ``entries``. Not 0 if there is anyone."""
@@ -138,7 +136,7 @@ class Turns:
         level[consumer] = None
 
     def first(self) -> Consumer | None:
-        """Whose turn it is. None: nobody can be sent anything."""
+        """The consumer whose turn it is. None: no consumer is available."""
         while True:
             if self._levels is None:
                 consumer = self._alone

@@ -1,32 +1,30 @@
-"""The assignment of Key_Shared: entries with the same key go to the same consumer, in order. Pure.
+"""Key_Shared: entries with the same key go to the same consumer, in order. Pure.
 
-Keys are told apart by a hash of 16 bits, which one consumer owns at a time (``key_ranges.py``). In order means: while anybody
-has an entry of a hash, nobody else is sent one of it; and while an entry of a hash waits, no later one is sent. So the order
-holds when consumers join, leave or crash, and entries that are handed back are sent again before those that come after them.
+``KeyShared`` is the dispatcher (``many_consumers.py``); its assignment distinguishes keys by a hash of 16 bits, which one
+consumer owns at a time (``key_ranges.py``). In order means: while a consumer has an entry of a hash, no other consumer is sent
+an entry of it; and while an entry of a hash waits, no later entry is sent. So the order holds when consumers join, leave or
+crash, and entries that are handed back are sent again before later ones.
 
-What waits is kept in *lanes*, one for each hash:
+Waiting entries are kept in *lanes*, one per hash:
 
-| state of a lane | what brings it on |
+| state of a lane | ends when |
 |---|---|
 | QUEUED at the owner of the hash | The owner is available: some of its entries are taken. |
-| TAKEN: some of its entries are being read | They have been read: what is left is placed anew. |
-| STANDING: the hash is draining, or nobody owns it | It is drained, or has another owner: the lane is placed anew. |
+| TAKEN: some of its entries are being read | They have been read: the rest is placed anew. |
+| STANDING: the hash is draining, or has no owner | It is drained, or has another owner: the lane is placed anew. |
 
-A hash is *draining* while another consumer than its owner still has entries of it. It is drained when the last of those is
+A hash is *draining* while a consumer other than its owner still has entries of it. It is drained when the last of those is
 acknowledged or handed back.
 
-Every lane is in exactly one of these states, so a hash that cannot go on costs the others nothing but the bound of ``full``:
-if so many entries wait, no new ones are read. (Pulsar reads everything that waits again and again to see what can be sent.)
+Every lane is in exactly one of these states, so a blocked hash costs the others nothing but the bound of ``full``: if too many
+entries wait, no new entries are read. (Pulsar reads all waiting entries again and again to see which can be sent.)
 
-Nothing is done for draining hashes when a consumer joins: that a hash drains shows when one of its entries is to be sent. The
-work of joining and leaving is a step for each lane whose hash changes its owner.
+A join does nothing for draining hashes: draining is noticed when an entry of the hash is to be sent. Joining and leaving take
+one step for each lane whose hash changes its owner.
 
-With ``out_of_order``, entries are spread by key, and none waits for another one.
+With ``out_of_order``, entries are spread by key, and none waits for another.
 
-The key of an entry whose delivery was delayed is known when it has been read; until then it waits in ``_unknown``.
-
-Key_Shared: entries with the same key go to one consumer, in order. Pure; ``many_consumers.py`` and ``by_key.py`` say
-how.
+The key of a delayed entry is unknown until the entry is read; until then it waits in ``_unknown``.
 """
 
 from collections import OrderedDict

@@ -1,14 +1,13 @@
-"""What every dispatcher is asked, and what it may answer.
+"""The interface of dispatchers: their events, their effects and their settings.
 
 A dispatcher decides for one subscription. It is pure: its methods take an event and ``now`` and return effects, which the
 subscription carries out in order (``broker/pulsar/subscriptions/subscription.py``). It knows no socket, no lock and no
 thread; the subscription calls it under its own lock.
 
-Reads: at most one ``Read`` and one ``Replay`` are outstanding. Each carries an epoch, and the dispatcher ignores the
-completion of one whose epoch is not the current one: the subscription was rewound, or its consumers have left, since it was
-asked for.
+Reads: at most one ``Read`` and one ``Replay`` are outstanding. Each carries an epoch, and the dispatcher ignores a completion
+with an epoch other than the current: since the request, the subscription was rewound, or its consumers have left.
 
-What dispatchers are told about limits and times: those of the broker, or of the topic's policies.
+``DispatchSettings`` are the limits and times of the broker, or of the topic's policies.
 """
 
 from collections.abc import Hashable, Sequence
@@ -100,7 +99,7 @@ class WakeAt:
 
 @attrs.frozen
 class Activate:
-    """Tell the consumer whether it is the one that is served (Failover)."""
+    """Tell the consumer whether it is active (Failover)."""
 
     consumer: Consumer
     active: bool
@@ -140,8 +139,8 @@ class Dispatcher(Protocol):
     ) -> list[Effect]: ...
 
     def acknowledged(self, consumer: Consumer | None, entry: int, messages: int, whole: bool, now: Now) -> list[Effect]:
-        """``messages`` of the entry at this offset are acknowledged that were not before; ``whole``: nothing of it is
-        left."""
+        """``messages`` of the entry at this offset are acknowledged that were not before; ``whole``: no message of it
+        remains."""
 
     def acknowledged_whole(self, entries: Sequence[int], now: Now) -> list[Effect]:
         """The same for many entries at a time, of which nothing is left."""

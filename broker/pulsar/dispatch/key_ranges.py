@@ -1,13 +1,12 @@
 """Which consumer of a Key_Shared subscription owns a hash. Pure.
 
-Three ways, with the same questions. *Hashes* here are those that the entries' keys are reduced to, 1 to 65,535 (``reduce``);
-0 is not used. ``join`` and ``leave`` return the ranges, first and last hash of each, that have another owner than before, or
-none.
+Three ways share one interface. *Hashes* here are 1 to 65,535, reduced from the hashes of keys (``reduce``); 0 is not used.
+``join`` and ``leave`` return the ranges (first and last hash of each) that change their owner.
 
 - ``Points``, the default: consistent hashing. Each consumer has 100 points on a ring, and a hash belongs to the next point. A
-  new consumer takes a little from each other one, and gives it back.
-- ``Halves``: each consumer owns one range; a new one gets the lower half of the largest.
-- ``Sticky``: each consumer names its ranges. What nobody has named belongs to nobody.
+  new consumer takes a little from each other consumer, and gives it back when it leaves.
+- ``Halves``: each consumer owns one range; a new consumer gets the lower half of the largest.
+- ``Sticky``: each consumer names its ranges. Hashes outside all ranges have no owner.
 
 Costs: ``owner`` takes a binary search. ``join`` and ``leave`` take a step for each point (100) or range, and a move of at
 most half a megabyte in memory for each of those, however many consumers there are; ``Halves`` looks at all ranges.

@@ -7,42 +7,35 @@ Every entry goes to one consumer and is acknowledged by itself. Which consumer t
        |                |  | (put off)        | redeliver, consumer left
        +--> delayed --> replay <--- waits <---+
 
-When something has happened, ``_more`` asks for what can be sent next:
+After each event, ``_more`` asks for the next entries to send:
 
-1. The next slice of what an event has left to do (``_chores``). While there is more of that, nothing else is done, so that
-what is handed back is not overtaken by what comes after it. 2. Nothing, if nobody is available, a replay is outstanding, a
-read failed a short time ago, or a rate limit is reached. 3. Entries whose time has come begin to wait, and ``Replay`` is
-asked for some of those that wait and can be sent. 4. If there are none: ``Read`` new ones, unless a read is outstanding, too
-many messages are unacknowledged, too many entries are in flight, wait or are delayed, or the cursor is crowded.
+1. The next slice of the work that an event has left (``_chores``). Until that is done, nothing else is, so that redelivered
+entries are not overtaken by later ones. 2. Nothing, if no consumer is available, a replay is outstanding, a read failed a short
+time ago, or a rate limit is reached. 3. Due delayed entries begin to wait, and ``Replay`` is asked for some of the waiting
+entries that can be sent. 4. If there are none: ``Read`` new entries, unless a read is outstanding, too many messages are
+unacknowledged, too many entries are in flight, wait or are delayed, or the cursor is crowded.
 
-So entries are sent again although a ``Read`` waits at the end of the log, and although the subscription has too many
-unacknowledged messages. Whatever stops ``_more`` ends with an event, or with the alarm that is set for it: nothing that could
-be delivered waits for an event that does not come.
+So entries are sent again even while a ``Read`` waits at the end of the log, and even if the subscription has too many
+unacknowledged messages. Every reason for which ``_more`` stops ends with an event, or with the alarm that is set for it: no
+deliverable entry waits for an event that does not come.
 
 If the entries of a read cannot be sent and need not wait for a certain consumer, the cursor goes back to the first of them
 and they are read again: they take no memory.
 
-When the last consumer leaves, everything is forgotten, and the next consumer begins with what is not acknowledged.
+When the last consumer leaves, everything is forgotten, and the next consumer begins with the unacknowledged entries.
 
-The one ``WakeAt`` of a dispatcher that waits for several things. Pure.
+The alarm is the one ``WakeAt`` of a dispatcher that waits for several things. Each of them calls ``ring_at`` after each event,
+with its next time; the dispatcher looks at everything when the alarm rings.
 
-Whoever waits calls ``ring_at`` after each event, with the time that matters to it then; the dispatcher looks at everything
-when the alarm rings.
+Chores are work with one step per record, done a slice at a time, so that no event takes longer than a slice. Each is a generator
+that does one step before each ``yield``. They are done one after another, in order of arrival.
 
-Work that takes one step for each record, done a slice at a time, so that no event takes longer than a slice.
+The outstanding reads are at most one ``Read`` and one ``Replay``. A completion counts only if its epoch is that of the
+outstanding read: each read has its own epoch, and ``forget`` makes outstanding reads stale. So a read that completes after all
+consumers have left, or after the subscription was rewound, can neither deliver anything nor clear a later request.
 
-Pure. Each chore is a generator that does one step before each ``yield``. They are done one after another, in the order in
-which they came.
-
-The outstanding reads of a dispatcher: one ``Read`` and one ``Replay`` at most, their epochs, and how much to ask for.
-
-Pure. A completion counts only if its epoch is that of the outstanding read: each read has an epoch of its own, and ``forget``
-makes those that are still on their way stale. So a read that completes after all consumers have left, or after the
-subscription was rewound, can neither deliver anything nor clear what was asked for since.
-
-After a read that failed, nothing is read for a time that doubles with each failure; then one entry is asked for, and after
-each success twice as many as before. A read that returned nothing, although it was to wait for an entry, is repeated a little
-later.
+After a failed read, nothing is read for a time that doubles with each failure; then one entry is asked for, and after each
+success twice as many as before. A read that was to wait for an entry but returned nothing is repeated a little later.
 
 Tests: tests/pulsar/dispatch/test_round_robin_shared.py,
 tests/pulsar/dispatch/test_by_key.py,

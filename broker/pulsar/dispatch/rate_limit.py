@@ -6,7 +6,7 @@ and messages a read returns is not known before. The debt is carried, so in the 
 is.
 
 Limits of the broker and of a topic are shared by many subscriptions and may be used and changed from any thread. Two
-subscriptions that look at the same time may both use what there is; the debt of the second one is carried as well.
+subscriptions that look at the same time may both use what there is; the debt of the second is carried as well.
 
 Without a limit, a dispatcher asks ``limited`` and nothing else.
 """
@@ -108,5 +108,5 @@ class RateLimit:
     def next_at(self, now: float) -> float:
         """When to look again, if nothing is available: later than now, and at most LOOK_AGAIN_S."""
         wait_s = max((rate.wait_s(now) for rate in self._rates if rate.limited), default=0.0)
-        # A millisecond more than it takes: what is less than a whole message, for lack of precision, is none.
+        # A millisecond more: imprecision must not leave less than a whole message.
         return now + min(wait_s + 0.001, LOOK_AGAIN_S)

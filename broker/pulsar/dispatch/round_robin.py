@@ -1,18 +1,15 @@
-"""The assignment of Shared: an entry goes to the consumer whose turn it is. Pure.
+"""Shared: an entry goes to the consumer whose turn it is. Pure.
 
-A turn (``assignment.py``) ends after ``turn_messages``, or with the consumer's permits, or when it has too many unacknowledged
-messages. A batch is never split, so permits may become negative. Entries that wait are sent again in the order of their
-offsets.
+``Shared`` is the dispatcher (``many_consumers.py``). A turn (``assignment.py``) ends after ``turn_messages``, or with the
+consumer's permits, or when it has too many unacknowledged messages. A batch is never split, so permits may become negative.
+Waiting entries are sent again in the order of their offsets.
 
-A chunk goes to the consumer that has the earlier chunks of its message (``chunks.py``). If that one cannot take it now, the
-chunk is *parked*: it waits until that consumer is available again, or has left. There is a bound to what is parked.
+All chunks of a message go to the same consumer, because only that consumer can put them together (``Chunks``). If it cannot take
+a chunk now, the chunk is *parked*: it waits until that consumer is available again, or has left. The number of parked chunks is
+bounded.
 
-To which consumer the chunks of a message go: all to the same one, because it alone can put them together. Pure.
-
-The table is bounded. A producer that begins messages and never ends them pushes the oldest out, and their later chunks go to
-anybody; the client that gets them drops what it cannot put together.
-
-Shared: consumers take turns. Pure; ``many_consumers.py`` and ``round_robin.py`` say how.
+The table of chunked messages is bounded as well. A producer that begins messages and never ends them evicts the oldest, and
+their later chunks go to any consumer; the client that gets them drops the incomplete message.
 """
 
 from collections.abc import Iterable, Sequence

@@ -24,9 +24,8 @@ and that begins no later than where the rewound cursor reads is kept: whoever as
 An entry is never left out for lack of permits, but the last one that is sent may have more messages than there were permits.
 Then they are negative until the consumer has made up for it.
 
-Exclusive: a subscription with one consumer. Readers use it as well.
-
-Failover: a subscription with several consumers, of which one is served until it leaves, or until a better one comes.
+Exclusive subscriptions have one consumer; readers use them as well. Failover subscriptions have several consumers, of which one
+is served until it leaves, or until a consumer that sorts before it joins.
 
 Consumers are sorted by priority (0 first) and name. Of a partition, the consumer is chosen by the number of the partition,
 among those of the best priority, so that the partitions of a topic are spread evenly over them. Of a topic without partitions,

@@ -1,12 +1,10 @@
-"""CONNECT: the first command of every connection. The answer says which version both speak, and how large a message may be.
+"""The commands of a connection: CONNECT, AUTH_RESPONSE, PING, PONG; and those of transactions, which are refused.
 
-AUTH_RESPONSE: a client renews its proof, when it was asked to or before. There is no answer unless that fails.
-
-PING: answered at once.
-
-PONG: the client lives.
-
-The commands of transactions, all refused with NotAllowedError: this broker has no transactions for Pulsar's clients.
+- CONNECT: the first command of every connection. The answer has the version that both sides speak and the maximum message size.
+- AUTH_RESPONSE: a client renews its credentials, when asked or before. Only a failure is answered.
+- PING: answered at once.
+- PONG: shows that the client is alive.
+- Transactions: all commands are refused with NotAllowedError, because this broker has no transactions for Pulsar's clients.
 
 Tests: tests/pulsar/test_service.py,
 tests/pulsar/test_logins.py.

@@ -1,25 +1,16 @@
-"""SUBSCRIBE: a client consumes a subscription, which is made if there is none. SUCCESS when that is durable, before any
-message.
+"""The commands of consumers.
 
-UNSUBSCRIBE: the client deletes its subscription. SUCCESS when that is durable.
-
-CLOSE_CONSUMER: the client is done with a consumer. SUCCESS, whether there is such a consumer or not.
-
-FLOW: a consumer can take so many messages more.
-
-ACK: messages are consumed. With a request id, ACK_RESPONSE follows when that is durable.
-
-The connection goes on meanwhile, except where an acknowledgement names entries of which it is not known how many messages they
-have: then its next command waits until they have been read, so that nobody can ask for many of those at a time.
-
-REDELIVER_UNACKNOWLEDGED_MESSAGES: a consumer wants messages again, some or all that it has. There is no answer.
-
-SEEK: the subscription goes on somewhere else, at a message or a time. Its consumers are closed, and subscribe again.
-
-SUCCESS when the new position is durable. Whether the message that is named comes first or the one after it is the client's own
-business: the broker reads at it.
-
-CONSUMER_STATS: what a consumer has been sent, what it may be sent, and the backlog of its subscription.
+- SUBSCRIBE: a client joins a subscription, which is created on demand. SUCCESS when that is durable, before any message.
+- UNSUBSCRIBE: the client deletes its subscription. SUCCESS when that is durable.
+- CLOSE_CONSUMER: the client closes a consumer. SUCCESS, whether the consumer exists or not.
+- FLOW: a consumer gives permits for further messages.
+- ACK: messages are consumed. With a request id, ACK_RESPONSE follows when that is durable. The connection continues meanwhile,
+  unless an acknowledgement names entries whose number of messages is unknown: then its next command waits until they have been
+  read, so that a client cannot ask for many of those at a time.
+- REDELIVER_UNACKNOWLEDGED_MESSAGES: a consumer wants some or all of its messages again. There is no answer.
+- SEEK: the subscription moves to a message or a time. Its consumers are closed, and subscribe again. SUCCESS when the new
+  position is durable. The client decides whether the named message or its successor comes first: the broker reads at the message.
+- CONSUMER_STATS: the messages sent to a consumer, its permits, and the backlog of its subscription.
 
 Tests: tests/pulsar/subscriptions/test_consuming.py.
 """

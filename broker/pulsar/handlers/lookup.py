@@ -1,27 +1,18 @@
-"""LOOKUP: to which broker a client connects for a topic. There is one: this.
+"""The commands about topics: lookup, partitions, lists and the last message id.
 
-The answer has the address of the listener on which the client has come, or of the one that it names, and beside it the address
-of the first listener that does the same with TLS, or without.
-
-PARTITIONED_METADATA: how many partitions a topic has; 0 for one that is not partitioned.
-
-Where topics are made on demand with partitions (``pulsar_auto_topic_partitions``), this is where. Otherwise PRODUCER and
-SUBSCRIBE make them, and a topic that does not exist yet has 0.
-
-GET_TOPICS_OF_NAMESPACE: the names of its topics, partitions one by one.
-
-Clients that look for the topics of a regular expression ask this again and again. They do the filtering themselves
-(``filtered`` is false), because matching an expression of somebody else's can take for ever. One that names the hash of what it
-has got before is told whether that has changed.
-
-WATCH_TOPIC_LIST: the topics of a namespace that match an expression; the client is told of changes until
-WATCH_TOPIC_LIST_CLOSE.
-
-Only clients that ask are told: others close the connection at a command that they do not know. A topic is shown to who may see it
-in the list of the namespace, which is asked at each change.
-
-GET_LAST_MESSAGE_ID: of the topic, and how far the subscription has acknowledged. Clients compare the two to learn whether
-there is more.
+- LOOKUP: the broker to which a client connects for a topic, which is always this broker. The answer has the address of the
+  listener that the client has used or names, and the address of the first listener that does the same with TLS, or without.
+- PARTITIONED_METADATA: the number of partitions of a topic; 0 if it is not partitioned. Where topics are created on demand with
+  partitions (``pulsar_auto_topic_partitions``), this command creates them. Otherwise PRODUCER and SUBSCRIBE do, and a missing
+  topic has 0.
+- GET_TOPICS_OF_NAMESPACE: the names of its topics, with each partition listed. Clients with a regular expression for topics
+  repeat this command. They do the filtering (``filtered`` is false), because matching a client's expression can take for ever.
+  A client that names the hash of its last list is told whether the list has changed.
+- WATCH_TOPIC_LIST: the topics of a namespace that match an expression; the client is told of changes until
+  WATCH_TOPIC_LIST_CLOSE. Only clients that ask are told: others close the connection at an unknown command. A topic is shown
+  only if the client may see it in the list of the namespace, which is checked at each change.
+- GET_LAST_MESSAGE_ID: of the topic, and the subscription's mark-delete position. Clients compare the two to learn whether there
+  are more messages.
 
 Tests: tests/pulsar/test_service.py,
 tests/pulsar/topics/test_watches.py,

@@ -1,15 +1,13 @@
-"""PRODUCER: a client begins to produce to a topic, which is made if there is none.
+"""The commands of producers.
 
-The answer comes when the producer may send. One that waits to be the exclusive producer gets an answer that says so, and
-another one when it is its turn.
+- PRODUCER: a client begins to produce to a topic, which is created on demand. The answer comes when the producer may send. A
+  client that waits to be the exclusive producer gets an answer that says so, and a second answer when it is its turn.
+- CLOSE_PRODUCER: the client closes a producer. SUCCESS, whether the producer exists or not.
+- SEND: a message, or a batch of them, becomes an entry of the log; its receipt follows when the entry is durable.
 
-CLOSE_PRODUCER: the client is done with a producer. SUCCESS, whether there is such a producer or not.
-
-SEND: a message, or a batch of them, becomes an entry of the log; its receipt follows when the entry is durable.
-
-The bytes count for the client's ``producer_byte_rate``, as those of Kafka's Produce do. After SENDs that leave a debt the
-connection takes nothing until it is paid. The same holds for a topic's publish rate, which all its producers share: the
-connection that goes above it waits, with all its producers, as in Pulsar.
+The bytes of SENDs count for the client's ``producer_byte_rate``, like those of Kafka's Produce. After SENDs that leave a debt the
+connection is not read until the debt is paid. The same holds for a topic's publish rate, which all its producers share: a
+connection that exceeds it waits, with all its producers, as in Pulsar.
 
 Tests: tests/pulsar/producers/test_access.py,
 tests/pulsar/test_service.py,

@@ -1,8 +1,9 @@
-"""GET_OR_CREATE_SCHEMA: the version of a schema, which is added to the topic if it is new and goes with those before.
+"""The commands of schemas, and the checks for producers and consumers with or without a schema.
 
-GET_SCHEMA: the schema of a topic, the latest or of one version.
+- GET_OR_CREATE_SCHEMA: the version of a schema, which is added to the topic if it is new and compatible with earlier schemas.
+- GET_SCHEMA: the schema of a topic, the latest or a given version.
 
-What the handlers ask when a producer or a consumer comes with a schema, or without one. Threads that may block.
+On threads that may block.
 
 Tests: tests/pulsar/schemas/test_clients.py.
 """

@@ -8,7 +8,7 @@ from tests.pulsar.clients import client
 LOOKUP = "/lookup/v2/topic/persistent/public/default/t"
 
 
-def test_a_client_produces_and_consumes_with_the_url_of_the_admin_listener(admin: Admin) -> None:
+def test_client_works_with_url_of_admin_listener(admin: Admin) -> None:
     admin.do("PUT", f"{PERSISTENT}/parts/partitions", 3)
     with client(admin.http_url) as pulsar:
         assert 3 == len(pulsar.get_topic_partitions("parts"))

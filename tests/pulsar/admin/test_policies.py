@@ -101,7 +101,7 @@ def test_a_policy_is_set_shown_and_taken_back(shared: Admin, path: str, method: 
     assert (204, None) == shared.ask("GET", path)
 
 
-def test_a_topic_has_the_policy_of_its_namespace_unless_it_has_one(shared: Admin) -> None:
+def test_topic_policy_overrides_namespace_policy(shared: Admin) -> None:
     shared.do("POST", NAMESPACE + "/messageTTL", 60)
     assert (204, None) == shared.ask("GET", TOPIC + "/messageTTL")
     assert 60 == shared.get(TOPIC + "/messageTTL?applied=true")
@@ -112,7 +112,7 @@ def test_a_topic_has_the_policy_of_its_namespace_unless_it_has_one(shared: Admin
     shared.do("DELETE", NAMESPACE + "/messageTTL")
 
 
-def test_a_backlog_quota_has_a_limit_of_bytes_and_one_of_time(shared: Admin) -> None:
+def test_backlog_quota_limits_bytes_and_time(shared: Admin) -> None:
     path = NAMESPACE + "/backlogQuota"
     shared.do("POST", path, {"policy": "producer_exception", "limitSize": 1000})
     shared.do("POST", path + "?backlogQuotaType=message_age", {"policy": "consumer_backlog_eviction", "limitTime": 60})
@@ -191,7 +191,7 @@ def test_policies_of_nothing_are_not_found(shared: Admin) -> None:
     assert 404 == shared.ask("GET", "/admin/v2/namespaces/no/where")[0]
 
 
-def test_java_s_ways_to_set_a_policy_of_a_topic(shared: Admin) -> None:
+def test_topic_policies_as_java_client_sets_them(shared: Admin) -> None:
     assert 204 == shared.ask("POST", TOPIC + "/messageTTL?messageTTL=70")[0]
     assert (200, 70) == shared.ask("GET", TOPIC + "/messageTTL")
     assert 400 == shared.ask("POST", TOPIC + "/messageTTL?messageTTL=soon")[0]
@@ -262,7 +262,7 @@ def test_no_types_are_all_types(shared: Admin) -> None:
     assert (204, None) == shared.ask("GET", NAMESPACE + "/subscriptionTypesEnabled")
 
 
-def test_a_subscription_s_rate_goes_before_that_of_all(shared: Admin) -> None:
+def test_subscription_rate_overrides_topic_rate(shared: Admin) -> None:
     path = TOPIC + "/one/dispatchRate"
     shared.do("POST", TOPIC + "/subscriptionDispatchRate", {**RATE, "dispatchThrottlingRateInMsg": 50})
     assert (204, None) == shared.ask("GET", path)

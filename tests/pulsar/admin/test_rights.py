@@ -153,7 +153,7 @@ def test_a_list_has_what_the_client_may_describe(secured: Admin) -> None:
     assert 403 == secured.ask("POST", f"{PERSISTENT}/t/subscription/s/skip_all", **as_user("reader"))[0]
 
 
-def test_a_subscription_needs_a_right_on_its_group_too(secured: Admin) -> None:
+def test_subscription_needs_right_on_its_group(secured: Admin) -> None:
     allow(secured, "consumer", (ResourceType.TOPIC, "t", Operation.READ))
     path = f"{PERSISTENT}/t/subscription/s/skip_all"
     assert 403 == secured.ask("POST", path, **as_user("consumer"))[0]
@@ -161,7 +161,7 @@ def test_a_subscription_needs_a_right_on_its_group_too(secured: Admin) -> None:
     assert 204 == secured.ask("POST", path, **as_user("consumer"))[0]
 
 
-def test_a_subscription_of_a_topic_that_does_not_exist_needs_the_right_to_make_it(secured: Admin) -> None:
+def test_subscription_of_missing_topic_needs_create_right(secured: Admin) -> None:
     domains = PERSISTENT, PERSISTENT.replace("persistent", "non-persistent")
     kafka_names = "new", "pulsar.public.default.new"
     allow(secured, "maker", *((ResourceType.TOPIC, name, Operation.READ) for name in kafka_names))
@@ -190,7 +190,7 @@ def test_a_subscription_of_a_topic_that_does_not_exist_needs_the_right_to_make_i
         "\xe9",
     ],
 )
-def test_a_proof_that_is_none_is_refused_and_not_logged(
+def test_malformed_credentials_are_refused_and_not_logged(
     secured: Admin, header: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, headers, body = secured.raw("GET", "/admin/v2/tenants", headers={"Authorization": header})
@@ -200,7 +200,7 @@ def test_a_proof_that_is_none_is_refused_and_not_logged(
     assert token("root", b"x" * 32) not in capsys.readouterr().err
 
 
-def test_a_browser_is_not_told_to_ask_its_user_when_a_script_has_asked(secured: Admin) -> None:
+def test_script_request_triggers_no_browser_password_prompt(secured: Admin) -> None:
     _, headers, _ = secured.raw("GET", "/admin/v2/tenants", headers={"X-Requested-With": "XMLHttpRequest"})
     assert headers["www-authenticate"].startswith("Bearer ")
     assert "Basic" not in str(headers)
@@ -228,7 +228,7 @@ def test_permissions_of_a_topic_are_acls(secured: Admin) -> None:
     assert not [acl for acl in authorizer.rules if acl.principal == "User:worker"]
 
 
-def test_who_may_consume_from_one_topic_has_its_subscriptions_and_no_others(secured: Admin) -> None:
+def test_consume_permission_covers_subscriptions_of_one_topic(secured: Admin) -> None:
     assert 204 == secured.ask("PUT", f"{PERSISTENT}/other/subscription/s", **as_user("root"))[0]
     assert 204 == secured.ask("POST", f"{PERSISTENT}/t/permissions/taster", ["consume"], **as_user("root"))[0]
     # It may read the other topic as well, as a consumer of Kafka's would.
@@ -243,7 +243,7 @@ def test_who_may_consume_from_one_topic_has_its_subscriptions_and_no_others(secu
     assert 403 == secured.ask("POST", f"{PERSISTENT}/t/subscription/s/skip_all", **as_user("taster"))[0]
 
 
-def test_permissions_of_a_namespace_cover_its_topics_and_no_others(secured: Admin) -> None:
+def test_namespace_permissions_cover_only_its_topics(secured: Admin) -> None:
     from broker.security.principal import Principal
 
     for path in ("tenants/shop", "namespaces/shop/eu", "namespaces/shop/eu2"):
@@ -283,7 +283,7 @@ def looks_up(secured: Admin, user: str, topic: str) -> int:
     return secured.ask("GET", f"/lookup/v2/topic/{topic}", **as_user(user))[0]
 
 
-def test_permissions_of_the_default_namespace_cover_its_topics_for_clients_of_pulsar(secured: Admin) -> None:
+def test_default_namespace_permissions_cover_topics_of_pulsar_clients(secured: Admin) -> None:
     path = "/admin/v2/namespaces/public/default/permissions"
     assert 403 == looks_up(secured, "guest", "persistent/public/default/t")
     assert 204 == secured.ask("POST", path + "/guest", ["produce", "consume"], **as_user("root"))[0]
@@ -308,7 +308,7 @@ def test_permissions_of_the_default_namespace_cover_its_topics_for_clients_of_pu
     assert 403 == looks_up(secured, "guest", "persistent/public/default/u")
 
 
-def test_administrators_of_a_tenant_administer_it_and_no_other(secured: Admin) -> None:
+def test_tenant_administrators_administer_only_their_tenant(secured: Admin) -> None:
     def ask(method: str, path: str, body: Any = None, user: str = "manager") -> int:
         return secured.ask(method, f"/admin/v2/{path}", body, **as_user(user))[0]
 
@@ -334,7 +334,7 @@ def test_administrators_of_a_tenant_administer_it_and_no_other(secured: Admin) -
     assert 204 == ask("DELETE", "namespaces/firm/eu?force=true")
 
 
-def test_what_acls_deny_an_administrator_of_a_tenant_cannot_get(secured: Admin) -> None:
+def test_denying_acl_overrules_tenant_administrator(secured: Admin) -> None:
     def ask(method: str, path: str, body: Any = None, user: str = "steward") -> int:
         return secured.ask(method, f"/admin/v2/{path}", body, **as_user(user))[0]
 
@@ -360,7 +360,7 @@ def test_what_acls_deny_an_administrator_of_a_tenant_cannot_get(secured: Admin) 
     assert 200 == ask("GET", "persistent/mill/eu/kept/stats", user="root")
 
 
-def test_who_administers_a_tenant_no_more_consumes_no_more(secured: Admin) -> None:
+def test_former_tenant_administrator_can_no_longer_consume(secured: Admin) -> None:
     def appoint(*roles: str) -> None:
         method = "PUT" if secured.context.namespaces.tenant("farm") is None else "POST"
         assert 204 == secured.ask(method, "/admin/v2/tenants/farm", {"adminRoles": roles}, **as_user("root"))[0]
@@ -383,7 +383,7 @@ def test_who_administers_a_tenant_no_more_consumes_no_more(secured: Admin) -> No
         assert pb.ServerError.AuthorizationError == wire.hear()[1].error
 
 
-def test_an_acl_that_denies_counts_by_both_names_of_a_topic(secured: Admin) -> None:
+def test_denying_acl_applies_to_both_topic_names(secured: Admin) -> None:
     allow(secured, "pat", (ResourceType.TOPIC, "t", Operation.DESCRIBE))
     assert 200 == looks_up(secured, "pat", "persistent/public/default/t")
     authorizer = secured.context.authorizer
@@ -394,7 +394,7 @@ def test_an_acl_that_denies_counts_by_both_names_of_a_topic(secured: Admin) -> N
     assert 403 == looks_up(secured, "pat", "persistent/public/default/t")
 
 
-def test_a_new_namespace_has_the_permissions_that_are_in_its_policies_and_a_deleted_one_leaves_none(
+def test_namespace_permissions_come_and_go_with_policies(
     secured: Admin,
 ) -> None:
     path = "/admin/v2/namespaces/shop/staffed"
@@ -411,7 +411,7 @@ def test_a_new_namespace_has_the_permissions_that_are_in_its_policies_and_a_dele
     assert (200, {}) == secured.ask("GET", path + "/permissions", **as_user("root"))
 
 
-def test_without_an_authorizer_permissions_are_granted_and_change_nothing(admin: Admin) -> None:
+def test_permissions_without_authorizer_change_nothing(admin: Admin) -> None:
     for path in (f"{PERSISTENT}/t/permissions", "/admin/v2/namespaces/public/default/permissions"):
         admin.ask("PUT", f"{PERSISTENT}/t")
         admin.do("POST", path + "/me", ["produce"])

@@ -33,7 +33,7 @@ def test_versions_are_added_shown_and_deleted(admin: Admin) -> None:
     assert 404 == admin.ask("DELETE", BASE + "/schema")[0]
 
 
-def test_what_is_not_compatible_is_refused_and_known_before(admin: Admin) -> None:
+def test_incompatible_schema_is_refused_and_predicted(admin: Admin) -> None:
     admin.ask("POST", BASE + "/schema", body(RECORD))
     answer = {"compatibility": False, "schemaCompatibilityStrategy": "FULL"}
     assert (200, answer) == admin.ask("POST", BASE + "/compatibility", body(OTHER))
@@ -44,7 +44,7 @@ def test_what_is_not_compatible_is_refused_and_known_before(admin: Admin) -> Non
     assert (200, {"version": 1}) == admin.ask("POST", BASE + "/schema", body(OTHER))
 
 
-def test_the_two_schemas_of_a_key_value_are_one_text(admin: Admin) -> None:
+def test_key_value_schemas_are_shown_as_one_text(admin: Admin) -> None:
     both = {"key": RECORD, "value": WIDER}
     properties = {"key.schema.type": "AVRO", "value.schema.type": "AVRO", "kv.encoding.type": "INLINE"}
     sent = {"type": "KEY_VALUE", "schema": json.dumps(both), "properties": properties}

@@ -7,7 +7,7 @@ from tests.pulsar.clients import client
 from tests.waiting import wait_for
 
 
-def test_the_figures_of_a_topic_are_those_of_its_clients(admin: Admin) -> None:
+def test_topic_stats_match_figures_of_its_clients(admin: Admin) -> None:
     with client(admin.service_url) as pulsar:
         consumer = pulsar.subscribe("t", "s", consumer_name="c", receiver_queue_size=100)
         producer = pulsar.create_producer("t", producer_name="p")

@@ -60,7 +60,7 @@ def scene(admin: Admin) -> Scene:
     return Scene(admin)
 
 
-def test_a_rate_is_that_of_the_last_seconds_and_at_first_the_average(admin: Admin, scene: Scene) -> None:
+def test_rate_covers_last_seconds_and_starts_as_average(admin: Admin, scene: Scene) -> None:
     rates = Rates(scene)  # type: ignore[arg-type]
     with client(admin.service_url) as pulsar:
         producer = pulsar.create_producer("t")

@@ -65,7 +65,7 @@ def test_a_new_subscription_starts_where_the_body_says(filled: Admin) -> None:
         assert expected == filled.get(TOPIC + "/stats")["subscriptions"][name]["msgBacklog"], name
 
 
-def test_a_subscription_of_a_partitioned_topic_is_on_every_partition(admin: Admin) -> None:
+def test_subscription_of_partitioned_topic_covers_every_partition(admin: Admin) -> None:
     admin.do("PUT", TOPIC + "/partitions", 3)
     admin.do("PUT", SUB)
     for number in range(3):
@@ -94,7 +94,7 @@ def test_messages_are_skipped(filled: Admin) -> None:
     assert 404 == filled.ask("GET", SUB + "/position/1")[0]
 
 
-def test_all_messages_are_skipped_and_a_consumer_gets_only_the_next(filled: Admin) -> None:
+def test_consumer_gets_only_messages_after_skip_all(filled: Admin) -> None:
     with client(filled.service_url) as pulsar:
         consumer = pulsar.subscribe("t", "s")
         assert b"m0" == consumer.receive(30_000).data()
@@ -117,7 +117,7 @@ def test_old_messages_expire(filled: Admin) -> None:
     assert {"s": 0, "other": 0} == {name: each["msgBacklog"] for name, each in stats.items()}
 
 
-def test_a_cursor_is_reset_to_a_time_and_to_a_message(filled: Admin) -> None:
+def test_cursor_reset_to_time_and_to_message(filled: Admin) -> None:
     filled.do("POST", SUB + "/skip_all")
     filled.do("POST", SUB + "/resetcursor/0")
     assert 10 == backlog(filled)
@@ -130,7 +130,7 @@ def test_a_cursor_is_reset_to_a_time_and_to_a_message(filled: Admin) -> None:
     assert b"m0" == first(filled)
 
 
-def test_a_message_is_shown_with_what_its_metadata_says(filled: Admin) -> None:
+def test_message_is_shown_with_its_metadata(filled: Admin) -> None:
     status, headers, body = filled.raw("GET", SUB + "/position/3")
     assert (200, b"m2") == (status, body)
     assert f"{filled.topic('t').ledger}:2" == headers["x-pulsar-message-id"]
@@ -139,7 +139,7 @@ def test_a_message_is_shown_with_what_its_metadata_says(filled: Admin) -> None:
     assert 10 == backlog(filled)
 
 
-def test_the_headers_are_those_that_java_s_client_reads(filled: Admin) -> None:
+def test_message_headers_are_readable_by_java_client(filled: Admin) -> None:
     connection = http.client.HTTPConnection(filled.broker.address("http"), timeout=60)
     connection.request("GET", SUB + "/position/3")
     headers = dict(connection.getresponse().getheaders())
@@ -312,7 +312,7 @@ def test_what_makes_no_sense_is_refused(shared: Admin, method: str, path: str, b
     assert status == shared.ask(method, SUB + encoded, body)[0]
 
 
-def test_a_subscription_that_does_not_exist_is_not_found(shared: Admin) -> None:
+def test_missing_subscription_is_not_found(shared: Admin) -> None:
     for path in ("/skip/1", "/skip_all", "/resetcursor/0", "/expireMessages/0"):
         assert 404 == shared.ask("POST", f"{TOPIC}/subscription/unknown{path}")[0], path
     assert 412 == shared.ask("PUT", f"{TOPIC}/subscription/{'x' * 2000}")[0]

@@ -27,7 +27,7 @@ def test_tenants_and_namespaces_are_made_and_deleted(admin: Admin) -> None:
     assert 404 == admin.ask("GET", "/admin/v2/tenants/shop")[0]
 
 
-def test_clients_use_a_namespace_from_when_it_is_made(admin: Admin) -> None:
+def test_namespace_is_usable_as_soon_as_created(admin: Admin) -> None:
     topic = "/admin/v2/persistent/public/other/t"
     assert 404 == admin.ask("PUT", topic)[0]
     admin.do("PUT", "/admin/v2/namespaces/public/other")
@@ -78,7 +78,7 @@ def test_a_namespace_is_made_with_its_policies(admin: Admin) -> None:
         pulsar.create_producer("persistent://public/other/t")
 
 
-def test_the_policies_of_java_s_client_make_a_namespace(admin: Admin) -> None:
+def test_namespace_is_created_with_java_client_policies(admin: Admin) -> None:
     body = {
         "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
         "replication_clusters": ["standalone"],
@@ -112,7 +112,7 @@ def test_the_policies_of_java_s_client_make_a_namespace(admin: Admin) -> None:
     assert shown == admin.get(path + "-2")
 
 
-def test_policies_that_a_namespace_has_left_behind_are_not_those_of_the_next_one(admin: Admin) -> None:
+def test_new_namespace_does_not_inherit_policies_of_deleted(admin: Admin) -> None:
     admin.context.policies.set_namespace("public/other", encryption_required=True)
     admin.do("PUT", "/admin/v2/namespaces/public/other")
     assert (204, None) == admin.ask("GET", "/admin/v2/namespaces/public/other/encryptionRequired")

@@ -84,7 +84,7 @@ def test_names_of_nothing_are_refused(admin: Admin) -> None:
     assert [] == admin.get(PERSISTENT)
 
 
-def test_a_topic_in_use_is_deleted_by_force_only(admin: Admin) -> None:
+def test_topic_in_use_is_deleted_only_by_force(admin: Admin) -> None:
     with client(admin.service_url) as pulsar:
         producer = pulsar.create_producer("busy")
         assert 412 == admin.ask("DELETE", f"{PERSISTENT}/busy")[0]
@@ -94,7 +94,7 @@ def test_a_topic_in_use_is_deleted_by_force_only(admin: Admin) -> None:
     assert [] == admin.get(PERSISTENT)
 
 
-def test_an_unloaded_topic_is_found_again_by_its_clients(admin: Admin) -> None:
+def test_clients_reconnect_to_unloaded_topic(admin: Admin) -> None:
     with client(admin.service_url) as pulsar:
         consumer = pulsar.subscribe("moved", "s")
         producer = pulsar.create_producer("moved")
@@ -108,9 +108,7 @@ def test_an_unloaded_topic_is_found_again_by_its_clients(admin: Admin) -> None:
         assert {b"before", b"after"} == got
 
 
-def test_a_topic_is_not_loaded_again_before_all_its_subscriptions_have_left(
-    admin: Admin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topic_reload_waits_until_all_subscriptions_left(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         admin.do("PUT", f"{PERSISTENT}/t/subscription/{name}")
     topic, store = admin.topic("t"), admin.context.subscriptions.store
@@ -126,7 +124,7 @@ def test_a_topic_is_not_loaded_again_before_all_its_subscriptions_have_left(
     assert {"a", "b"} == set(admin.topic("t").subscriptions)
 
 
-def test_a_terminated_topic_takes_nothing_more_and_says_where_it_ends(admin: Admin) -> None:
+def test_terminated_topic_refuses_messages_and_reports_its_end(admin: Admin) -> None:
     with client(admin.service_url) as pulsar:
         producer = pulsar.create_producer("ended")
         for number in range(3):
@@ -142,7 +140,7 @@ def test_a_terminated_topic_takes_nothing_more_and_says_where_it_ends(admin: Adm
     assert {"0", "1"} == set(admin.ask("POST", f"{PERSISTENT}/parts/terminate/partitions")[1])
 
 
-def test_the_last_message_of_an_empty_topic_is_none(admin: Admin) -> None:
+def test_empty_topic_has_no_last_message(admin: Admin) -> None:
     admin.do("PUT", f"{PERSISTENT}/empty")
     assert -1 == admin.get(f"{PERSISTENT}/empty/lastMessageId")["entryId"]
 
@@ -163,7 +161,7 @@ def test_a_topic_is_compacted_on_demand(admin: Admin) -> None:
     assert 404 == admin.ask("PUT", f"{PERSISTENT}/none/compaction")[0]
 
 
-def test_topics_made_by_calls_are_there_after_a_restart(tmp_path: object) -> None:
+def test_topics_created_by_calls_survive_restart(tmp_path: object) -> None:
     with admin_broker(data_dir=str(tmp_path)) as admin:
         admin.do("PUT", f"{PERSISTENT}/one/partitions", 1)
         admin.do("PUT", f"{PERSISTENT}/s/subscription/kept")
@@ -177,7 +175,7 @@ def test_topics_made_by_calls_are_there_after_a_restart(tmp_path: object) -> Non
         assert 60 == admin.get("/admin/v2/namespaces/shop/eu/messageTTL")
 
 
-def test_a_list_that_would_be_too_long_is_refused(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_list_is_refused(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.pulsar.admin.topics.NAMES_MAX", 4)
     admin.do("PUT", f"{PERSISTENT}/wide/partitions", 4)
     assert 4 == len(admin.get(PERSISTENT))
@@ -187,7 +185,7 @@ def test_a_list_that_would_be_too_long_is_refused(admin: Admin, monkeypatch: pyt
     assert "more than 4 topics" in answer["reason"]
 
 
-def test_a_huge_body_is_refused_before_it_is_read(admin: Admin) -> None:
+def test_huge_body_is_refused_before_reading(admin: Admin) -> None:
     assert 413 == admin.raw("PUT", f"{PERSISTENT}/orders/partitions", b"1" * 2_000_000)[0]
 
 

@@ -76,7 +76,7 @@ FIRST = [("a", b"1"), ("b", b"1"), ("a", b"2"), ("c", b"1"), ("c", b"")]
 LEFT = [("b", b"1"), ("a", b"2")]
 
 
-def test_the_latest_of_each_key_is_read_and_then_the_log(running: Running) -> None:
+def test_reader_gets_latest_of_each_key_then_log(running: Running) -> None:
     running.send("plain", *FIRST)
     assert FIRST == running.read("plain")
     running.compact("plain")
@@ -88,7 +88,7 @@ def test_the_latest_of_each_key_is_read_and_then_the_log(running: Running) -> No
     assert [("a", b"2"), ("b", b"2")] == running.read("plain")
 
 
-def test_of_a_batch_what_is_left_keeps_its_place(running: Running) -> None:
+def test_rest_of_compacted_batch_keeps_its_place(running: Running) -> None:
     running.send("batch", ("a", b"1"), ("b", b"1"), ("a", b"2"), batched=True)
     running.send("batch", ("b", b"2"), ("d", b"1"), batched=True)
     running.compact("batch")
@@ -108,7 +108,7 @@ def test_what_a_file_covers_is_durable(running: Running) -> None:
     assert 2 == file.horizon == log.durable_offset
 
 
-def test_a_topic_of_which_nothing_is_left_has_no_message(running: Running) -> None:
+def test_fully_compacted_topic_has_no_message(running: Running) -> None:
     running.send("nothing", ("a", b"1"), ("a", b""))
     running.compact("nothing")
     assert [] == running.read("nothing")
@@ -116,7 +116,7 @@ def test_a_topic_of_which_nothing_is_left_has_no_message(running: Running) -> No
     assert [("a", b"3")] == running.read("nothing")
 
 
-def test_what_was_compacted_is_there_after_a_restart_and_after_the_log_has_deleted_it(tmp_path: Path) -> None:
+def test_compacted_messages_survive_restart_and_log_deletion(tmp_path: Path) -> None:
     running = Running(tmp_path)
     try:
         running.send("kept", *FIRST)
@@ -141,7 +141,7 @@ def test_what_was_compacted_is_there_after_a_restart_and_after_the_log_has_delet
         running.stop()
 
 
-def test_a_topic_is_compacted_when_it_has_grown_by_its_threshold_and_kept_until_then(running: Running) -> None:
+def test_topic_is_compacted_after_growing_by_threshold(running: Running) -> None:
     running.send("threshold", *FIRST)
     topic = running.topic("threshold")
     policies = running.context.policies
@@ -158,7 +158,7 @@ def test_a_topic_is_compacted_when_it_has_grown_by_its_threshold_and_kept_until_
     assert LEFT == running.read("threshold")
 
 
-def test_a_compaction_that_fails_says_why_and_changes_nothing(
+def test_failed_compaction_reports_reason_and_changes_nothing(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running.send("fails", *FIRST)
@@ -176,7 +176,7 @@ def test_a_compaction_that_fails_says_why_and_changes_nothing(
     assert LEFT == running.read("fails")
 
 
-def test_a_consumer_that_reads_compacted_goes_on_where_it_was(running: Running) -> None:
+def test_read_compacted_consumer_resumes_at_its_position(running: Running) -> None:
     running.send("durable", *FIRST)
     running.compact("durable")
 

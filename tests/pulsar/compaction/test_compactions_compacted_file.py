@@ -25,7 +25,7 @@ def written(directory: Path, entries: list[Compacted], horizon: int = 50) -> str
     return path
 
 
-def test_what_is_written_is_read_from_any_offset_on(tmp_path: Path) -> None:
+def test_compacted_file_is_readable_from_any_offset(tmp_path: Path) -> None:
     path = written(tmp_path, ENTRIES)
     assert [path] == [str(one) for one in tmp_path.iterdir()]
     file = CompactedFile(DISK, path)
@@ -38,7 +38,7 @@ def test_what_is_written_is_read_from_any_offset_on(tmp_path: Path) -> None:
     assert ENTRIES[2:3] == list(file.read(11, 100, 1))
 
 
-def test_a_topic_of_which_nothing_is_left_has_a_file_all_the_same(tmp_path: Path) -> None:
+def test_fully_compacted_topic_still_has_file(tmp_path: Path) -> None:
     file = CompactedFile(DISK, written(tmp_path, []))
     assert (50, 50, None, 0) == (file.horizon, file.first, file.last, len(file))
     assert [] == list(file.read(0, 1, 1))
@@ -68,7 +68,7 @@ def test_a_file_that_was_abandoned_leaves_nothing(tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_power_loss_leaves_a_whole_file_or_none() -> None:
+def test_power_loss_leaves_whole_file_or_none() -> None:
     entries = [*ENTRIES[:2], Compacted(11, 5, b"x" * 3000)]
     found = set()
     for seed in range(100):

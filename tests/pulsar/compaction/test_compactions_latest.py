@@ -55,7 +55,7 @@ ENTRIES = st.lists(
 
 
 @given(ENTRIES, st.booleans())
-def test_the_latest_message_of_each_key_is_left_in_its_place(entries: list[Any], twice: bool) -> None:
+def test_latest_message_of_each_key_keeps_its_place(entries: list[Any], twice: bool) -> None:
     offset = 0
     stored = []
     expected: dict[str, tuple[int, int, bytes]] = {}
@@ -80,7 +80,7 @@ def test_the_latest_message_of_each_key_is_left_in_its_place(entries: list[Any],
         assert len(expected) == sum(len(messages_of(data)) for _, data in stored) == len(latest)
 
 
-def test_an_entry_of_which_all_is_left_stays_as_it_is() -> None:
+def test_entry_without_superseded_messages_stays_unchanged() -> None:
     latest = Latest()
     data = batch([("a", b"1"), ("b", b"2")], 3)
     latest.note(0, data)
@@ -113,7 +113,7 @@ def test_an_encrypted_message_is_known_by_its_key() -> None:
     assert latest.left(0, old) is None
 
 
-def test_an_empty_message_deletes_its_key_even_if_it_is_compressed() -> None:
+def test_compressed_empty_message_deletes_its_key() -> None:
     latest = Latest()
     data = single("a", b"x")
     latest.note(0, data)

@@ -25,7 +25,7 @@ def test_the_order_is_the_documented_one() -> None:
     assert "C1 C2 C3 C1 C4 C5 C4".split() == served(turns)
 
 
-def test_who_is_blocked_or_cannot_be_written_to_or_has_left_has_no_turn() -> None:
+def test_blocked_unwritable_and_departed_consumers_get_no_turn() -> None:
     turns = Turns()
     blocked, unwritable, left, served_last = (consumer(name, 1) for name in "abcd")
     for each in (blocked, unwritable, left, served_last):
@@ -37,7 +37,7 @@ def test_who_is_blocked_or_cannot_be_written_to_or_has_left_has_no_turn() -> Non
     assert turns.first() is None
 
 
-def test_an_offer_keeps_the_place_of_who_is_queued() -> None:
+def test_repeated_offer_keeps_place_of_queued_consumer() -> None:
     turns = Turns()
     first, second = consumer("a", 1), consumer("b", 1)
     for each in (first, second, first):
@@ -45,7 +45,7 @@ def test_an_offer_keeps_the_place_of_who_is_queued() -> None:
     assert ["a", "b"] == served(turns)
 
 
-def test_the_room_is_at_least_one_entry_for_each_consumer() -> None:
+def test_room_is_at_least_one_entry_per_consumer() -> None:
     turns = Turns()
     assert 0 == turns.room(100, 1.0)
     turns.offer(consumer("a", 3))

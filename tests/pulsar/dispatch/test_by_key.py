@@ -70,7 +70,7 @@ def offsets(world: World, consumer: Consumer) -> list[int]:
 
 
 @pytest.mark.parametrize("consistent", [True, False])
-def test_every_key_goes_to_one_consumer_and_every_consumer_has_keys(consistent: bool) -> None:
+def test_keys_are_divided_among_all_consumers(consistent: bool) -> None:
     world = world_of(consistent_hashing=consistent)
     consumers = [world.join(name, permits=1000) for name in "abc"]
     for number in range(300):
@@ -94,7 +94,7 @@ def test_sticky_ranges_decide_and_what_nobody_owns_waits() -> None:
     assert [1, 3] == offsets(world, high)
 
 
-def test_sticky_ranges_that_overlap_are_refused_and_change_nothing() -> None:
+def test_overlapping_sticky_ranges_are_refused_without_change() -> None:
     world = world_of(sticky=True)
     first = world.join("a", permits=10, ranges=((0, 99),))
     with pytest.raises(ConsumerAssignError):
@@ -105,7 +105,7 @@ def test_sticky_ranges_that_overlap_are_refused_and_change_nothing() -> None:
     assert [0] == offsets(world, first)
 
 
-def test_out_of_order_a_key_goes_on_at_its_new_consumer_at_once() -> None:
+def test_unordered_key_moves_to_new_consumer_immediately() -> None:
     world = world_of(out_of_order=True)
     old = world.join("old", permits=1000)
     for key in range(40):
@@ -120,7 +120,7 @@ def test_out_of_order_a_key_goes_on_at_its_new_consumer_at_once() -> None:
     assert 0 == world.dispatcher.waiting
 
 
-def test_what_waits_is_read_again_only_when_it_can_be_sent() -> None:
+def test_waiting_entries_are_reread_only_when_sendable() -> None:
     world = world_of()
     first, second = world.join("a"), world.join("b")
     ranges = world.dispatcher._assignment._ranges  # type: ignore[attr-defined]
@@ -140,7 +140,7 @@ def test_what_waits_is_read_again_only_when_it_can_be_sent() -> None:
     assert 43 == world.dispatcher.waiting
 
 
-def test_delayed_entries_go_to_the_consumer_of_their_key() -> None:
+def test_delayed_entries_go_to_consumer_of_key() -> None:
     world = world_of()
     consumers = [world.join(name, permits=1000) for name in "ab"]
     for key in range(40):

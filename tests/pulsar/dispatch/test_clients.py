@@ -30,7 +30,7 @@ def received(consumer: Any, count: int) -> list[bytes]:
     return [consumer.receive(30_000).data() for _ in range(count)]
 
 
-def test_the_next_consumer_gets_what_the_active_one_has_not_acknowledged(client: Any) -> None:
+def test_next_consumer_gets_unacknowledged_messages_of_active(client: Any) -> None:
     def subscribe(name: str) -> Any:
         return client.subscribe("failover", "s", consumer_type=pulsar.ConsumerType.Failover, consumer_name=name)
 
@@ -61,7 +61,7 @@ def test_an_exclusive_consumer_ignores_the_time_of_delivery(client: Any) -> None
     assert [b"1"] == received(consumer, 1)
 
 
-def test_a_delayed_message_comes_when_its_time_has_come_and_others_do_not_wait_for_it(client: Any) -> None:
+def test_delayed_message_arrives_when_due_without_blocking_others(client: Any) -> None:
     consumer = client.subscribe("delayed", "s", consumer_type=pulsar.ConsumerType.Shared)
     send(client, "delayed", b"much later", deliver_at=int(time.time() * 1000) + 60 * 60_000)
     send(client, "delayed", b"now")
@@ -73,7 +73,7 @@ def test_a_delayed_message_comes_when_its_time_has_come_and_others_do_not_wait_f
 
 
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover])
-def test_messages_come_once_and_in_order_through_a_small_queue(client: Any, kind: Any) -> None:
+def test_small_queue_delivers_messages_once_in_order(client: Any, kind: Any) -> None:
     consumer = client.subscribe("small", "s", consumer_type=kind, receiver_queue_size=3)
     producer = client.create_producer("small", batching_max_messages=7, block_if_queue_full=True)
     wanted = [b"%d" % number for number in range(500)]

@@ -97,7 +97,7 @@ def drain(tracker: DelayedTracker, now_ms: int) -> list[int]:
     return found
 
 
-def test_strict_is_never_early_and_otherwise_a_tick_early_at_most() -> None:
+def test_delivery_is_at_most_one_tick_early() -> None:
     strict, lax = DelayedTracker(1000, strict=True), DelayedTracker(1000)
     for tracker in (strict, lax):
         assert [] == tracker.due(10_000_000, 1)
@@ -110,7 +110,7 @@ def test_strict_is_never_early_and_otherwise_a_tick_early_at_most() -> None:
     assert [7] == drain(strict, 10_003_011)
 
 
-def test_a_message_each_second_for_a_year_stays_within_its_memory() -> None:
+def test_year_of_messages_each_second_stays_within_memory() -> None:
     # Each due a year after it was sent, in no order. At the bound reading stops; nothing is lost, and nothing is late by then.
     tracker = DelayedTracker(most=100_000)
     start_ms = 1_800_000_000_000
@@ -130,7 +130,7 @@ def test_a_message_each_second_for_a_year_stays_within_its_memory() -> None:
     assert list(range(100_000)) == sorted(found)
 
 
-def test_messages_due_at_the_same_time_are_moved_in_slices() -> None:
+def test_simultaneously_due_messages_are_moved_in_slices() -> None:
     tracker = DelayedTracker()
     tracker.due(0, 1)
     count = 5 * SLICE
@@ -147,7 +147,7 @@ def test_messages_due_at_the_same_time_are_moved_in_slices() -> None:
     assert calls > count // 1000 + 4
 
 
-def test_a_fixed_delay_pauses_reading_and_a_shorter_one_among_them_does_not() -> None:
+def test_fixed_delay_pauses_reading_unless_shorter_delay_occurs() -> None:
     fixed, mixed, passed = (DelayedTracker(look_ahead=100) for _ in range(3))
     for offset in range(100):
         assert not fixed.paused
@@ -165,7 +165,7 @@ def test_a_fixed_delay_pauses_reading_and_a_shorter_one_among_them_does_not() ->
     assert not fixed.paused
 
 
-def test_a_tracker_that_was_empty_looks_for_a_fixed_delay_anew() -> None:
+def test_emptied_tracker_detects_fixed_delay_anew() -> None:
     tracker = DelayedTracker(look_ahead=3)
     tracker.passed()
     for offset in (10, 11, 12):
@@ -174,7 +174,7 @@ def test_a_tracker_that_was_empty_looks_for_a_fixed_delay_anew() -> None:
     assert tracker.paused
 
 
-def test_what_is_due_comes_in_the_order_of_the_log() -> None:
+def test_due_entries_come_in_log_order() -> None:
     tracker = DelayedTracker()
     tracker.due(1_000_000, 1)
     for offset in (5, 3, 9, 1):
@@ -184,7 +184,7 @@ def test_what_is_due_comes_in_the_order_of_the_log() -> None:
 
 
 @pytest.mark.parametrize("at", [-(2**63), -1, 0, 2**63 - 1])
-def test_any_time_that_a_client_can_name_is_one(at: int) -> None:
+def test_any_time_a_client_sends_is_accepted(at: int) -> None:
     tracker = DelayedTracker()
     tracker.due(1_800_000_000_000, 1)
     tracker.add(at, 1)

@@ -47,7 +47,7 @@ def test_exactly_what_is_returned_changes_its_owner(
     assert owners(ranges) == [None] * len(SAMPLE)
 
 
-def test_consistent_hashing_spreads_the_hashes_and_leaves_others_alone() -> None:
+def test_consistent_hashing_spreads_hashes_and_moves_few() -> None:
     ranges = points()
     members = [Consumer(number, "same name") for number in range(10)]
     for member in members:
@@ -59,7 +59,7 @@ def test_consistent_hashing_spreads_the_hashes_and_leaves_others_alone() -> None
     assert all(old is members[3] or old is new for old, new in zip(before, owners(ranges), strict=True))
 
 
-def test_a_consumer_that_comes_back_owns_what_it_owned() -> None:
+def test_returning_consumer_owns_same_ranges() -> None:
     ranges = points()
     for name in "abc":
         ranges.join(Consumer(name, name))
@@ -71,7 +71,7 @@ def test_a_consumer_that_comes_back_owns_what_it_owned() -> None:
     assert before == [owner.name for owner in owners(ranges) if owner]
 
 
-def test_halving_takes_the_lower_half_of_the_largest_range() -> None:
+def test_halving_takes_lower_half_of_largest_range() -> None:
     ranges = Halves()
     a, b, c = (Consumer(name, name) for name in "abc")
     assert [(1, LAST)] == ranges.join(a)
@@ -118,7 +118,7 @@ def test_sticky_ranges_belong_to_who_names_them() -> None:
         ((100, LAST + 1),),
     ],
 )
-def test_sticky_ranges_that_overlap_or_are_none_are_refused(wrong: tuple[tuple[int, int], ...]) -> None:
+def test_overlapping_or_empty_sticky_ranges_are_refused(wrong: tuple[tuple[int, int], ...]) -> None:
     ranges = Sticky()
     first = sticky((3, 9), (20, 29))
     ranges.join(first)

@@ -35,7 +35,7 @@ def offsets(world: World, consumer: Consumer) -> list[int]:
 # -- permits ----------------------------------------------------------------------------------------------------------
 
 
-def test_permits_of_consumers_that_have_left_are_not_missed_26288() -> None:
+def test_permits_of_departed_consumers_are_discounted_26288() -> None:
     """With a total beside the consumers' own counts, to which permits are added in a queued task, a consumer that leaves
     between the two takes away what was never added. After some churn the total is negative, and nothing is read any more."""
     world = shared()
@@ -51,7 +51,7 @@ def test_permits_of_consumers_that_have_left_are_not_missed_26288() -> None:
     world.check()
 
 
-def test_a_batch_that_overdraws_permits_does_not_starve_the_others_6054() -> None:
+def test_overdrawing_batch_does_not_starve_others_6054() -> None:
     """A batch is sent to a consumer with one permit, whose count becomes -999. Where the total decides, it is negative then,
     and the consumer with five permits gets nothing."""
     world = shared()
@@ -92,7 +92,7 @@ def test_permits_that_are_given_while_blocked_count_3131() -> None:
 
 
 @pytest.mark.parametrize("limit", ["unacked_max_per_consumer", "unacked_max_per_subscription"])
-def test_a_batch_larger_than_the_limit_does_not_block_for_ever_22657(limit: str) -> None:
+def test_batch_over_limit_does_not_block_forever_22657(limit: str) -> None:
     """Where a consumer must be below the limit by the whole batch, the batch is never sent; where it is unblocked by
     comparing with the limit before the batch, never again."""
     world = shared(**{limit: 10})
@@ -165,7 +165,7 @@ def owner_of(world: World, key: int) -> Consumer:
     return owner
 
 
-def test_a_read_on_its_way_does_not_overtake_what_a_consumer_leaves_behind_12885() -> None:
+def test_pending_read_waits_for_departed_consumers_entries_12885() -> None:
     """The consumer with m0 to m9 leaves while m10 is being read. Sent as it comes, m10 reaches the new owner before m0."""
     world = key_shared()
     for _ in range(10):
@@ -186,7 +186,7 @@ def test_a_read_on_its_way_does_not_overtake_what_a_consumer_leaves_behind_12885
     assert list(range(11)) == offsets(world, other)
 
 
-def test_a_key_is_never_out_at_two_consumers_23307() -> None:
+def test_key_is_never_at_two_consumers_23307() -> None:
     """New consumers take over keys of which an older consumer still has entries. Sent by the hash alone, later entries of the
     key reach the new one before the older one has handled the earlier ones."""
     world = key_shared()
@@ -212,7 +212,7 @@ def test_a_key_is_never_out_at_two_consumers_23307() -> None:
         assert [key, keys + key] == [offset for offset in offsets(world, new) if offset % keys == key]
 
 
-def test_a_key_that_comes_back_goes_on_with_who_still_has_it_23307() -> None:
+def test_returning_key_stays_with_current_holder_23307() -> None:
     """A hash that drains from `old` goes back to it when `new` leaves. Kept in a list of draining hashes, it waits for
     ever."""
     world = key_shared()
@@ -269,7 +269,7 @@ def owner_of_entry(world: World, sticky_hash: int) -> object:
     return ranges.owner(ranges.reduce(sticky_hash))
 
 
-def test_the_look_ahead_is_bounded_and_goes_on_when_there_is_room() -> None:
+def test_look_ahead_is_bounded_and_resumes_with_room() -> None:
     """Reading on for other consumers, a broker keeps everything that a consumer without permits does not take."""
     world = key_shared(look_ahead_per_consumer=10, look_ahead_max=40)
     first, second = world.join("a"), world.join("b")
@@ -290,7 +290,7 @@ def test_the_look_ahead_is_bounded_and_goes_on_when_there_is_room() -> None:
 
 
 @pytest.mark.parametrize("make", [shared, key_shared])
-def test_a_delayed_entry_does_not_wait_for_the_next_one_that_is_produced_21554(make: Any) -> None:
+def test_due_entry_does_not_wait_for_produce_21554(make: Any) -> None:
     """A read waits at the end of the log. Where only one read may be outstanding, what becomes due waits for it."""
     world = make()
     consumer = world.join("a", permits=10)
@@ -304,7 +304,7 @@ def test_a_delayed_entry_does_not_wait_for_the_next_one_that_is_produced_21554(m
 
 
 @pytest.mark.parametrize("make", [shared, key_shared])
-def test_what_is_handed_back_does_not_wait_for_the_next_one_that_is_produced_26236(make: Any) -> None:
+def test_redelivery_does_not_wait_for_produce_26236(make: Any) -> None:
     """The same with an entry that is handed back."""
     world = make()
     world.append()
@@ -343,7 +343,7 @@ def test_a_read_without_entries_is_repeated_5877() -> None:
     assert [0] == offsets(world, consumer)
 
 
-def test_consumers_that_come_and_go_leave_no_read_outstanding_6966() -> None:
+def test_consumer_churn_leaves_no_read_outstanding_6966() -> None:
     """The flag that a read is outstanding survives its cancellation, and no further read is ever begun."""
     world = shared()
     for number in range(10):
@@ -360,7 +360,7 @@ def settled(world: World, consumer: Consumer) -> Consumer:
     return consumer
 
 
-def test_a_read_that_completes_for_nobody_changes_nothing_26174() -> None:
+def test_read_completed_without_consumers_changes_nothing_26174() -> None:
     """The read of consumers that have left completes after a new one has begun to read. It delivers what is delivered again
     by the new read, and it clears the flag of a read that is still outstanding."""
     world = shared()
@@ -375,7 +375,7 @@ def test_a_read_that_completes_for_nobody_changes_nothing_26174() -> None:
     assert [0, 1] == offsets(world, consumer)
 
 
-def test_what_was_acknowledged_in_part_is_not_delivered_twice_after_resubscribing() -> None:
+def test_partly_acknowledged_batch_is_not_repeated_after_resubscribing() -> None:
     """A rewind that keeps what was to be replayed delivers it once for the replay and once for the read."""
     world = shared()
     world.append(messages=3)
@@ -390,7 +390,7 @@ def test_what_was_acknowledged_in_part_is_not_delivered_twice_after_resubscribin
     assert (8, 2) == (second.permits, second.unacked)
 
 
-def test_chunks_wait_for_the_consumer_that_has_the_others() -> None:
+def test_chunks_wait_for_consumer_of_earlier_chunks() -> None:
     """Replayed at once, they are read again and again while that consumer has no permits; sent to another one, nobody can put
     the message together."""
     world = shared(turn_messages=1)
@@ -409,7 +409,7 @@ def test_chunks_wait_for_the_consumer_that_has_the_others() -> None:
     assert [0, 1, 2] == offsets(world, first)
 
 
-def test_chunks_go_to_another_consumer_together_when_theirs_has_left() -> None:
+def test_chunks_move_together_when_their_consumer_leaves() -> None:
     """Where the table of messages keeps a consumer that has left, their chunks wait for ever."""
     world = shared(turn_messages=1)
     for number in range(3):
@@ -442,7 +442,7 @@ def test_chunks_that_are_replayed_wait_as_well() -> None:
     assert [0, 1, 2, 0, 1, 2] == offsets(world, first)
 
 
-def test_a_replay_on_its_way_does_not_overtake_what_is_handed_back_12885() -> None:
+def test_pending_replay_does_not_overtake_redelivery_12885() -> None:
     """m1 is being read again when m0 is handed back. Sent as it comes, m1 is sent before m0."""
     world = key_shared()
     consumers = world.join("a"), world.join("b")
@@ -462,7 +462,7 @@ def test_a_replay_on_its_way_does_not_overtake_what_is_handed_back_12885() -> No
     assert [0, 0, 1] == offsets(world, mine)
 
 
-def test_a_new_consumer_gets_what_waits_for_one_that_takes_nothing_8115() -> None:
+def test_new_consumer_gets_entries_of_stalled_consumer_8115() -> None:
     """What waits for a consumer without permits stays there when its keys get another owner, until it gives permits."""
     world = key_shared()
     stuck, free = world.join("a"), world.join("b", permits=1000)
@@ -478,7 +478,7 @@ def test_a_new_consumer_gets_what_waits_for_one_that_takes_nothing_8115() -> Non
     assert [] == offsets(world, stuck)
 
 
-def test_a_consumer_that_stays_blocked_does_not_keep_the_subscription_blocked() -> None:
+def test_blocked_consumer_does_not_block_subscription() -> None:
     """Looking only at the consumer that has acknowledged, one misses that the subscription is below its limit again."""
     world = shared(unacked_max_per_consumer=4, unacked_max_per_subscription=20)
     world.append(messages=20)
@@ -495,7 +495,7 @@ def test_a_consumer_that_stays_blocked_does_not_keep_the_subscription_blocked() 
 
 
 @pytest.mark.parametrize("make", [shared, key_shared])
-def test_the_timer_is_set_again_for_consumers_that_come_back(make: Any) -> None:
+def test_timer_is_set_again_for_returning_consumers(make: Any) -> None:
     """The subscription forgets the timer with its last consumer. A dispatcher that thinks it is still set does not ask for
     it."""
     world = make()

@@ -6,7 +6,7 @@ from broker.pulsar.dispatch.many_consumers import Reading
 NOW = Now(5.0, 0)
 
 
-def test_a_read_ends_once_and_only_by_its_own_completion() -> None:
+def test_read_ends_once_by_its_own_completion() -> None:
     reading = Reading(DispatchSettings())
     old = reading.begin_read(0, 1, 1)
     assert reading.forget()
@@ -18,7 +18,7 @@ def test_a_read_ends_once_and_only_by_its_own_completion() -> None:
     assert not reading.end_read(new)
 
 
-def test_a_replay_ends_once_and_only_by_its_own_completion() -> None:
+def test_replay_ends_once_by_its_own_completion() -> None:
     reading = Reading(DispatchSettings())
     old = reading.begin_replay([1])
     reading.forget()
@@ -27,7 +27,7 @@ def test_a_replay_ends_once_and_only_by_its_own_completion() -> None:
     assert reading.end_replay(new)
 
 
-def test_failures_wait_longer_and_longer_and_success_reads_more_and_more() -> None:
+def test_failures_back_off_and_success_grows_reads() -> None:
     reading = Reading(DispatchSettings(read_retry_s=1.0, read_retry_max_s=3.0, read_entries_max=5))
     waits = []
     for _ in range(4):
@@ -43,7 +43,7 @@ def test_failures_wait_longer_and_longer_and_success_reads_more_and_more() -> No
     assert 6.0 == reading.retry_at
 
 
-def test_the_messages_of_an_entry_are_an_average_of_late() -> None:
+def test_messages_per_entry_are_a_moving_average() -> None:
     reading = Reading(DispatchSettings())
     for _ in range(100):
         reading.measure(2, 200)

@@ -15,7 +15,7 @@ from broker.pulsar.subscriptions.cursor import Cursor
 from tests.pulsar.dispatch.world import KEYS, SPREAD, World
 
 
-def test_without_a_limit_there_is_more_than_any_read_returns() -> None:
+def test_allowance_without_limit_exceeds_any_read() -> None:
     limit = RateLimit([DispatchRate(), DispatchRate()])
     assert not limit.limited
     assert (UNLIMITED, UNLIMITED) == limit.available(0)
@@ -56,7 +56,7 @@ def test_a_rate_may_be_changed_and_removed() -> None:
     assert not limit.limited
 
 
-def test_a_period_is_how_long_the_rate_is_for() -> None:
+def test_rate_applies_to_its_period() -> None:
     limit = RateLimit([DispatchRate(60, 0, 60)])
     limit.consumed(60, 0, 0)
     assert 0 == limit.available(0.5)[0]

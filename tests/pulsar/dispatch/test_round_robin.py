@@ -7,7 +7,7 @@ from broker.pulsar.entry import Chunk
 A, B = Consumer("a", "a"), Consumer("b", "b")
 
 
-def test_chunks_go_to_who_has_the_first_until_the_last() -> None:
+def test_chunks_go_to_consumer_of_the_first_chunk() -> None:
     chunks = Chunks()
     assert chunks.consumer(Chunk(b"x", 0, 3)) is None
     chunks.sent(Chunk(b"x", 0, 3), A)
@@ -18,7 +18,7 @@ def test_chunks_go_to_who_has_the_first_until_the_last() -> None:
     assert chunks.consumer(Chunk(b"y", 1, 3)) is B
 
 
-def test_messages_that_are_begun_and_never_ended_push_the_oldest_out() -> None:
+def test_oldest_unfinished_chunked_message_is_evicted() -> None:
     chunks = Chunks(most=2)
     for uuid in (b"x", b"y", b"z"):
         chunks.sent(Chunk(uuid, 0, 2), A)

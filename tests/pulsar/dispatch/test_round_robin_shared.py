@@ -30,7 +30,7 @@ def receivers(world: World) -> list[str]:
     return [consumer.name for consumer, _ in world.delivered]
 
 
-def test_a_read_goes_to_the_consumer_that_gave_permits() -> None:
+def test_read_goes_to_consumer_with_permits() -> None:
     shared, consumer, now = Shared(Cursor(), DispatchSettings()), Consumer(1, "a"), Now(1.0, 1_000)
     world = world_of()
     entries = [world.append(), world.append()]
@@ -67,7 +67,7 @@ def test_a_turn_has_twenty_messages() -> None:
     assert (100 - 60, 100 - 50) == (first.permits, second.permits)
 
 
-def test_what_nobody_can_take_is_read_again_and_takes_no_memory() -> None:
+def test_undeliverable_entries_are_reread_without_taking_memory() -> None:
     world = world_of()
     for _ in range(10):
         world.append()
@@ -83,7 +83,7 @@ def test_what_nobody_can_take_is_read_again_and_takes_no_memory() -> None:
     assert 8 == world.cursor.read_offset
 
 
-def test_what_is_handed_back_comes_before_new_entries_and_is_counted() -> None:
+def test_redelivered_entries_precede_new_ones_and_are_counted() -> None:
     world = world_of()
     for _ in range(4):
         world.append()
@@ -100,7 +100,7 @@ def test_what_is_handed_back_comes_before_new_entries_and_is_counted() -> None:
     ]
 
 
-def test_what_a_consumer_leaves_behind_goes_to_others_and_is_not_counted() -> None:
+def test_departed_consumers_entries_are_reassigned_without_counting() -> None:
     world = world_of()
     for _ in range(3):
         world.append()
@@ -114,7 +114,7 @@ def test_what_a_consumer_leaves_behind_goes_to_others_and_is_not_counted() -> No
     assert [0, 0] == [delivery.redelivery_count for consumer, delivery in world.delivered if consumer is second]
 
 
-def test_of_a_batch_what_is_acknowledged_is_not_counted_again() -> None:
+def test_acknowledged_part_of_batch_is_not_counted_again() -> None:
     world = world_of()
     world.append(messages=5)
     consumer = world.join("a", permits=10)
@@ -149,7 +149,7 @@ def test_markers_are_acknowledged_for_everybody() -> None:
     assert Discard in [type(effect) for effect in world.seen]
 
 
-def test_a_read_that_failed_is_repeated_later_and_later_and_smaller() -> None:
+def test_failed_reads_back_off_and_shrink() -> None:
     world = world_of(read_retry_s=1.0, read_retry_max_s=3.0)
     for _ in range(10):
         world.append()
@@ -216,7 +216,7 @@ def test_what_compaction_has_cut_otherwise_is_read_anew(left: list[tuple[int, in
     assert later.offset + 1 == world.cursor.read_offset
 
 
-def test_a_rate_limit_is_kept_in_the_long_run_and_needs_no_event_to_go_on() -> None:
+def test_rate_limit_holds_and_resumes_without_event() -> None:
     world = world_of(RateLimit([DispatchRate(messages=10)]))
     for _ in range(100):
         world.append()
@@ -237,7 +237,7 @@ def test_a_rate_limit_of_bytes_bounds_the_read() -> None:
     assert 1000 == world.read.max_bytes
 
 
-def test_a_crowded_cursor_reads_no_further_until_something_is_acknowledged() -> None:
+def test_crowded_cursor_stops_reading_until_acknowledgement() -> None:
     cursor = Cursor(ranges_max=2)
     world = World(Shared(cursor, DispatchSettings()), cursor)
     for _ in range(10):
@@ -256,7 +256,7 @@ def test_a_crowded_cursor_reads_no_further_until_something_is_acknowledged() -> 
     assert world.read is not None
 
 
-def test_reading_pauses_when_all_messages_have_the_same_delay() -> None:
+def test_equal_delays_of_all_messages_pause_reading() -> None:
     world = world_of(delayed=DelayedTracker(look_ahead=10))
     for _ in range(30):
         world.append(deliver_at_ms=world.wall_ms + 10_000)
@@ -273,7 +273,7 @@ def test_reading_pauses_when_all_messages_have_the_same_delay() -> None:
     assert list(range(30)) == offsets(world, consumer)
 
 
-def test_the_alarm_is_set_again_only_when_it_must_ring_earlier() -> None:
+def test_alarm_is_reset_only_to_earlier_time() -> None:
     world = world_of()
     for delay_ms in (50_000, 20_000, 60_000):
         world.append(deliver_at_ms=world.wall_ms + delay_ms)

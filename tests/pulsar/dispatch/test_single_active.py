@@ -279,7 +279,7 @@ def test_a_consumer_gets_what_it_has_permits_for() -> None:
     assert case.dispatcher.state is State.IDLE
 
 
-def test_a_batch_overdraws_and_the_rest_of_a_read_is_kept_for_later() -> None:
+def test_batch_overdraws_and_rest_of_read_is_kept() -> None:
     # Pulsar's issues 6054 and 10417: permits below 0 must not stop the consumer once it has given enough.
     case = exclusive(*(entry(10 * number, 10) for number in range(5)), permits=11)
     assert [0, 10] == case.subscription.got["c"]
@@ -291,14 +291,14 @@ def test_a_batch_overdraws_and_the_rest_of_a_read_is_kept_for_later() -> None:
     assert [0, 10, 20] == case.subscription.got["c"]
 
 
-def test_permits_of_two_to_the_31_are_a_number_like_any_other() -> None:
+def test_permits_of_two_to_the_31_are_accepted() -> None:
     case = exclusive(entry(0), permits=2**31)
     for _ in range(3):
         case.subscription.carry_out(case.dispatcher.flow(case.consumer, 2**31, at(0)))
     assert 4 * 2**31 - 1 == case.consumer.permits
 
 
-def test_what_is_acknowledged_is_left_out_and_of_a_batch_only_the_rest_counts() -> None:
+def test_acknowledged_messages_are_neither_sent_nor_counted() -> None:
     case = exclusive(*(entry(10 * number, 10) for number in range(3)))
     case.cursor.acknowledge(0, 10, [0b1100000000])
     case.cursor.acknowledge(10, 10)
@@ -312,7 +312,7 @@ def test_what_is_acknowledged_is_left_out_and_of_a_batch_only_the_rest_counts() 
     assert 100 - 12 == case.consumer.permits
 
 
-def test_markers_of_the_server_are_acknowledged_and_not_sent() -> None:
+def test_server_markers_are_acknowledged_and_not_sent() -> None:
     case = exclusive(entry(0, marker=True), entry(1), entry(2, marker=True), permits=10)
     assert [1] == case.subscription.got["c"]
     assert case.cursor.is_acknowledged(0) and case.cursor.is_acknowledged(2)
@@ -332,7 +332,7 @@ def test_redelivery_rewinds_and_a_stale_completion_changes_nothing() -> None:
     assert [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 6] == case.subscription.got["c"]
 
 
-def test_after_a_disconnect_amid_a_stale_read_the_next_consumer_is_served() -> None:
+def test_consumer_is_served_after_disconnect_during_stale_read() -> None:
     # The second half of 26174: the subscription is stranded for ever.
     case = exclusive(*(entry(offset) for offset in range(3)), permits=100)
     case.subscription.begun = True
@@ -348,7 +348,7 @@ def test_after_a_disconnect_amid_a_stale_read_the_next_consumer_is_served() -> N
     assert [0, 1] == case.subscription.got["d"]
 
 
-def test_whoever_asks_for_redelivery_without_end_causes_one_read() -> None:
+def test_endless_redelivery_requests_cause_one_read() -> None:
     case = exclusive(*(entry(offset) for offset in range(6)), permits=100)
     effects: list[Effect] = []
     for _ in range(1000):
@@ -356,7 +356,7 @@ def test_whoever_asks_for_redelivery_without_end_causes_one_read() -> None:
     assert [CancelRead, Read] == [type(effect) for effect in effects]
 
 
-def test_one_message_cannot_be_redelivered_without_those_after_it() -> None:
+def test_redelivery_of_one_message_includes_later_ones() -> None:
     case = exclusive(*(entry(offset) for offset in range(4)), permits=100)
     case.cursor.acknowledge_until(1)
     case.subscription.carry_out(case.dispatcher.redeliver(case.consumer, [3], at(0)))
@@ -364,7 +364,7 @@ def test_one_message_cannot_be_redelivered_without_those_after_it() -> None:
     assert [0, 1, 2, 3, 1, 2, 3] == case.subscription.got["c"]
 
 
-def test_a_read_that_fails_is_repeated_later_and_later_and_with_one_entry() -> None:
+def test_failed_reads_back_off_with_one_entry() -> None:
     case = exclusive(*(entry(offset) for offset in range(4)))
     case.subscription.carry_out(case.dispatcher.flow(case.consumer, 9, at(0)))
     waits = []
@@ -381,14 +381,14 @@ def test_a_read_that_fails_is_repeated_later_and_later_and_with_one_entry() -> N
     assert [0, 1, 2, 3] == case.subscription.got["c"]
 
 
-def test_a_read_that_finds_nothing_is_not_repeated_at_once() -> None:
+def test_empty_read_is_not_repeated_immediately() -> None:
     case = exclusive()
     case.subscription.carry_out(case.dispatcher.flow(case.consumer, 9, at(0)))
     read = case.subscription.reads.pop()
     assert [WakeAt(5.01)] == case.dispatcher.read_done(read, [], at(5))
 
 
-def test_a_rate_limits_what_is_read_and_a_debt_is_waited_for() -> None:
+def test_rate_limits_reads_and_debt_is_waited_for() -> None:
     case = exclusive(*(entry(4 * number, 4) for number in range(9)), limit=RateLimit([DispatchRate(6)]))
     case.subscription.carry_out(case.dispatcher.flow(case.consumer, 100, at(0)))
     case.subscription.run(at(0))
@@ -400,7 +400,7 @@ def test_a_rate_limits_what_is_read_and_a_debt_is_waited_for() -> None:
     assert [0, 4, 8] == case.subscription.got["c"]
 
 
-def test_a_connection_that_takes_no_more_is_not_read_for() -> None:
+def test_saturated_connection_causes_no_reads() -> None:
     case = exclusive(entry(0))
     case.consumer.writable = False
     assert [] == case.dispatcher.flow(case.consumer, 10, at(0))
@@ -408,7 +408,7 @@ def test_a_connection_that_takes_no_more_is_not_read_for() -> None:
     assert isinstance(case.dispatcher.writable(case.consumer, at(0))[0], Read)
 
 
-def test_a_cursor_with_too_many_ranges_is_not_read_until_something_is_acknowledged() -> None:
+def test_cursor_with_too_many_ranges_awaits_acknowledgement() -> None:
     cursor = Cursor(ranges_max=1)
     dispatcher = Exclusive(cursor, SETTINGS)
     consumer = Consumer("c", "c")

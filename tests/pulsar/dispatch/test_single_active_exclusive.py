@@ -10,7 +10,7 @@ from broker.pulsar.subscriptions.cursor import Cursor
 NOW = Now(0.0, 0)
 
 
-def test_a_second_consumer_is_refused_and_the_first_one_goes_on() -> None:
+def test_second_consumer_is_refused_and_first_continues() -> None:
     exclusive = Exclusive(Cursor(), DispatchSettings())
     first = Consumer(1, "first")
     assert [] == exclusive.add(first, NOW)
@@ -20,7 +20,7 @@ def test_a_second_consumer_is_refused_and_the_first_one_goes_on() -> None:
     assert [Read(0, 11, 5 * 1024 * 1024, 1)] == exclusive.flow(first, 10, NOW)
 
 
-def test_after_the_first_one_has_left_another_one_may_come() -> None:
+def test_another_consumer_may_join_after_first_left() -> None:
     exclusive = Exclusive(Cursor(), DispatchSettings())
     first, second = Consumer(1, "first"), Consumer(2, "second")
     exclusive.add(first, NOW)

@@ -25,7 +25,7 @@ def chosen(topic: str, partition: int, among: list[Consumer]) -> str:
     return choice.active().name
 
 
-def test_the_partitions_of_a_topic_are_spread_over_the_consumers_by_their_names() -> None:
+def test_partitions_are_spread_over_consumers_by_name() -> None:
     assert ["a", "b", "c", "a"] == [chosen(TOPIC, partition, consumers("c", "a", "b")) for partition in range(4)]
 
 
@@ -50,7 +50,7 @@ def test_without_partitions_the_ring_of_hashes_decides(topic: str, names: list[s
     assert expected == chosen(topic, -1, consumers(*names))
 
 
-def test_of_two_equal_points_the_later_consumer_has_it() -> None:
+def test_later_consumer_wins_equal_hash_points() -> None:
     # "a1" + "1" and "a" + "11" are the same point.
     for topic in range(1000):
         choice = OneOfMany(f"t{topic}", -1, 0)
@@ -71,9 +71,7 @@ MEMBERS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 2), st.bool
 
 
 @given(MEMBERS, st.integers(-1, 3))
-def test_whoever_joins_and_leaves_the_choice_is_that_of_those_who_are_there(
-    events: list[tuple[str, int, bool]], partition: int
-) -> None:
+def test_active_consumer_depends_only_on_present_consumers(events: list[tuple[str, int, bool]], partition: int) -> None:
     choice = OneOfMany(TOPIC, partition, 0)
     there: list[Consumer] = []
     for name, priority, leaves in events:
@@ -98,7 +96,7 @@ def at(seconds: float) -> Now:
     return Now(seconds, int(seconds * 1000))
 
 
-def test_the_chosen_one_is_served_after_the_delay_and_all_are_told() -> None:
+def test_active_consumer_is_served_after_delay_and_announced() -> None:
     failover = Failover(Cursor(), TOPIC, 0, DispatchSettings())
     a, b = consumers("a", "b")
     assert [WakeAt(1.0)] == failover.add(b, at(0))
@@ -111,7 +109,7 @@ def test_the_chosen_one_is_served_after_the_delay_and_all_are_told() -> None:
     assert isinstance(read[0], Read)
 
 
-def test_one_who_joins_a_subscription_that_is_served_is_told_so_at_once() -> None:
+def test_joining_standby_consumer_is_told_immediately() -> None:
     failover = Failover(Cursor(), TOPIC, 0, DispatchSettings())
     a, b = consumers("a", "b")
     failover.add(a, at(0))
@@ -119,7 +117,7 @@ def test_one_who_joins_a_subscription_that_is_served_is_told_so_at_once() -> Non
     assert [Activate(b, active=False)] == failover.add(b, at(2))
 
 
-def test_a_fleet_that_joins_one_by_one_does_not_put_off_the_service_for_ever() -> None:
+def test_successive_joins_do_not_postpone_service_forever() -> None:
     failover = Failover(Cursor(), TOPIC, 0, DispatchSettings())
     for number in range(20, 0, -1):
         failover.add(Consumer(number, f"{number:02}"), at(0.9 - number / 30))
@@ -127,7 +125,7 @@ def test_a_fleet_that_joins_one_by_one_does_not_put_off_the_service_for_ever() -
     assert "01" == next(e.consumer.name for e in effects if isinstance(e, Activate) and e.active)
 
 
-def test_what_an_inactive_consumer_permits_counts_when_it_becomes_active() -> None:
+def test_permits_of_inactive_consumer_count_once_active() -> None:
     failover = Failover(Cursor(), TOPIC, 0, DispatchSettings())
     a, b = consumers("a", "b")
     failover.add(a, at(0))

@@ -49,7 +49,7 @@ def cached(log: LogEntries) -> list[int]:
     return sorted(log._runs)
 
 
-def test_an_entry_is_found_by_its_offset_and_a_reader_steps_from_one_to_the_next() -> None:
+def test_reader_steps_through_entries_by_offset() -> None:
     log = World().log()
     one, two = entry(0, 10), entry(10, 3)
     log.put([one, two])
@@ -65,14 +65,14 @@ def test_the_data_is_not_copied() -> None:
     assert found.data is data
 
 
-def test_a_reader_steps_over_what_is_not_for_consumers() -> None:
+def test_reader_steps_over_entries_not_for_consumers() -> None:
     log = World().log()
     one, two = entry(5), entry(9)  # markers at 3, 4, 6, 7 and 8
     log.put([one, two], 3)
     assert [one, one, two, two] == [log.get(offset) for offset in (3, 5, 6, 9)]
 
 
-def test_an_entry_that_nobody_needs_goes_when_it_is_old() -> None:
+def test_unneeded_entry_expires_when_old() -> None:
     world = World()
     log = world.log()
     log.put([entry(0)])
@@ -94,7 +94,7 @@ def test_an_empty_cache_winds_no_alarm() -> None:
     assert 1 == len(world.timer)
 
 
-def test_an_entry_that_cursors_have_to_read_stays_until_they_have() -> None:
+def test_entry_stays_until_cursors_have_read_it() -> None:
     world = World()
     log = world.log(cursors=2)
     log.put([entry(0)])
@@ -107,7 +107,7 @@ def test_an_entry_that_cursors_have_to_read_stays_until_they_have() -> None:
     assert [] == cached(log)
 
 
-def test_a_cursor_that_never_reads_does_not_keep_an_entry_for_ever() -> None:
+def test_idle_cursor_does_not_keep_entry_forever() -> None:
     world = World()
     log = world.log(cursors=1)
     log.put([entry(0)])
@@ -118,7 +118,7 @@ def test_a_cursor_that_never_reads_does_not_keep_an_entry_for_ever() -> None:
     assert [] == cached(log)
 
 
-def test_a_cursor_that_never_reads_costs_nothing_after_a_while() -> None:
+def test_idle_cursor_eventually_costs_nothing() -> None:
     """Two cursors, of which one reads. Until it is known that the other one does not, everything is kept for it."""
     world = World()
     log = world.log(cursors=2)
@@ -140,7 +140,7 @@ def test_a_cursor_that_never_reads_costs_nothing_after_a_while() -> None:
     assert offset + 1 in cached(log)
 
 
-def test_an_entry_that_is_to_be_delivered_again_stays() -> None:
+def test_entry_awaiting_redelivery_stays() -> None:
     world = World()
     log = world.log(cursors=1)
     log.put([entry(0)])
@@ -151,7 +151,7 @@ def test_an_entry_that_is_to_be_delivered_again_stays() -> None:
     assert [1] == cached(log)
 
 
-def test_beyond_the_bound_the_oldest_go_first_whichever_topic_they_are_of() -> None:
+def test_oldest_entries_of_all_topics_are_evicted_first() -> None:
     world = World(max_bytes=3 * ALONE)
     one, two = world.log(), world.log()
     one.put([entry(0)])
@@ -163,7 +163,7 @@ def test_beyond_the_bound_the_oldest_go_first_whichever_topic_they_are_of() -> N
     assert ([1, 2], [1]) == (cached(one), cached(two))
 
 
-def test_beyond_the_bound_what_nobody_needs_goes_before_what_is_needed() -> None:
+def test_unneeded_entries_are_evicted_before_needed_ones() -> None:
     world = World(max_bytes=30 * ALONE)
     needed, others = world.log(cursors=1), world.log()
     needed.put([entry(0)])
@@ -188,7 +188,7 @@ def test_a_file_region_does_not_count_as_memory() -> None:
     assert ([0], OVERHEAD_BYTES + RUN_BYTES) == (cached(log), world.cache.bytes)
 
 
-def test_a_log_that_is_closed_leaves_the_cache_and_takes_nothing_more() -> None:
+def test_closed_log_leaves_cache_and_refuses_entries() -> None:
     world = World()
     log, other = world.log(cursors=5), world.log()
     log.put([entry(0)])
@@ -230,7 +230,7 @@ def test_entries_that_were_read_twice_are_kept_once() -> None:
     assert [1, 5, 5, 6, 9, 9] == [found.offset for offset in (1, 4, 5, 6, 7, 9) if (found := log.get(offset))]
 
 
-def test_one_step_lets_go_a_bounded_number_and_the_rest_follow_soon() -> None:
+def test_eviction_runs_in_bounded_steps() -> None:
     world = World(max_bytes=1 << 30)
     log = world.log()
     log.put([entry(offset) for offset in range(20_000)])

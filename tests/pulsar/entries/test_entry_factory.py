@@ -25,7 +25,7 @@ def made_of(stored: bytes, messages: int = 1, offset: int = 7) -> Entry:
     return entry
 
 
-def test_the_data_of_an_entry_is_a_view_of_the_batch() -> None:
+def test_entry_data_is_a_view_of_the_batch() -> None:
     batch = build_entry(message(b"x"), 1, NOW_MS)
     entry = entry_factory.from_batch(memoryview(batch), read_header(batch))
     assert isinstance(entry.data, memoryview)
@@ -49,7 +49,7 @@ def test_what_dispatchers_ask_for_comes_from_the_metadata() -> None:
         ({}, b"p-0"),
     ],
 )
-def test_the_hash_is_that_of_the_key_that_orders(fields: dict[str, Any], key: bytes) -> None:
+def test_hash_is_of_ordering_key(fields: dict[str, Any], key: bytes) -> None:
     entry = made_of(batch_of(b"x", b"y", **fields), 2)
     assert key_hash(key) == entry.sticky_hash == entry.sticky_hash
 
@@ -59,7 +59,7 @@ def test_a_number_is_taken_as_the_hash() -> None:
 
 
 @given(payload=st.binary(max_size=200), key=st.text(max_size=50), cut=st.integers(0, 400))
-def test_the_beginning_of_a_batch_is_enough_if_the_metadata_is_in_it(payload: bytes, key: str, cut: int) -> None:
+def test_batch_prefix_with_metadata_is_enough(payload: bytes, key: str, cut: int) -> None:
     stored = message(payload, partition_key=key)
     batch = memoryview(build_entry(stored, 3, NOW_MS))
     header = read_header(batch)

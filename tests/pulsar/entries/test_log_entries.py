@@ -57,7 +57,7 @@ def seen(log: Log, **limits: int) -> list[tuple[int, bytes | None]]:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_records_of_kafka_producers_come_as_messages_at_the_same_offsets(storage: Storage, codec: int) -> None:
+def test_kafka_records_become_messages_at_same_offsets(storage: Storage, codec: int) -> None:
     log = storage.create()
     append(log, b"0", None, b"2", compression=codec)
     append_entry(log, batch_of(b"3", b"4"), 2)
@@ -72,7 +72,7 @@ def transactional(log: Log, *values: bytes, sequence: int = 0, producer: int = 7
     log.append(batch(*values, producer=(producer, 0, sequence), attributes=0x10), now_ms=NOW_MS)
 
 
-def test_aborted_records_markers_and_open_transactions_are_not_seen(storage: Storage) -> None:
+def test_aborted_records_markers_and_open_transactions_are_hidden(storage: Storage) -> None:
     log = storage.create()
     for commit in (True, False, True):
         log.transactions.allow(7, 0)
@@ -93,7 +93,7 @@ def _next(log: Log) -> int:
     return max([one.last_sequence for one in log.transactions.describe_producers()], default=-1) + 1
 
 
-def test_a_log_that_ends_with_a_marker_has_nothing_more(storage: Storage) -> None:
+def test_log_ending_with_marker_has_no_more_entries(storage: Storage) -> None:
     log = storage.create()
     log.transactions.allow(7, 0)
     transactional(log, b"a")
@@ -102,7 +102,7 @@ def test_a_log_that_ends_with_a_marker_has_nothing_more(storage: Storage) -> Non
     assert ([], 2) == (found.entries, found.searched)
 
 
-def test_what_compaction_has_left_is_read_without_its_gaps(storage: Storage) -> None:
+def test_compacted_log_is_read_without_gaps(storage: Storage) -> None:
     log = storage.create(cleanup_policy="compact", segment_bytes=300, min_cleanable_dirty_ratio=0.01)
     for number in range(10):
         append(log, *[b"%d" % number] * 4, keys=[b"a", b"%d" % number, b"b", b"%d" % (number % 3)])
@@ -122,7 +122,7 @@ def _records(log: Log) -> Sequence[Any]:
     return read_records(log)
 
 
-def test_a_large_batch_becomes_entries_that_clients_can_take_and_reading_may_begin_at_each(storage: Storage) -> None:
+def test_large_batch_splits_into_separately_readable_entries(storage: Storage) -> None:
     log = storage.create()
     append(log, *[b"%d" % number for number in range(2500)])
     entries = read_all(log)
@@ -132,7 +132,7 @@ def test_a_large_batch_becomes_entries_that_clients_can_take_and_reading_may_beg
     assert [1000] == [entry.offset for entry in LogEntriesReader(log, Lock()).replay([1000])]
 
 
-def test_a_batch_that_cannot_be_read_is_left_out(storage: Storage) -> None:
+def test_unreadable_batch_is_left_out(storage: Storage) -> None:
     log = storage.create()
     append(log, b"before")
     log.append(lying(batch(b"x" * 100, compression=1), lambda body: garbage(body, 1)), now_ms=NOW_MS)
@@ -141,7 +141,7 @@ def test_a_batch_that_cannot_be_read_is_left_out(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("size", [10, log_entries.SENDFILE_BYTES * 12])
-def test_a_record_batch_that_only_has_the_mark_is_read_as_what_it_is(storage: Storage, size: int) -> None:
+def test_record_batch_with_only_the_mark_stays_records(storage: Storage, size: int) -> None:
     log = storage.create(max_message_bytes=10 << 20)
     view = memoryview(build_entry(b"", 1, NOW_MS))
     records = batch(b"x" * size, attributes=ENTRY)

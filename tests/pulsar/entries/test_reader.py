@@ -98,7 +98,7 @@ def test_what_was_appended_is_read_from_the_cache(reading: Reading) -> None:
     assert 4 == reading.reader.end
 
 
-def test_the_cache_gives_at_most_what_was_asked_for_and_at_least_one(reading: Reading) -> None:
+def test_cache_returns_one_to_requested_entries(reading: Reading) -> None:
     entries = [reading.append(message(b"x" * 100)) for _ in range(5)]
     size = entries[0].size
     assert entries[:2] == reading.reader.read(0, 2, MANY)
@@ -146,7 +146,7 @@ def test_an_offset_within_an_entry_means_that_entry(reading: Reading) -> None:
     assert [1] == [entry.offset for entry in reading.from_log(7)]
 
 
-def test_a_large_entry_stays_in_the_file_and_small_ones_around_it_do_not(reading: Reading) -> None:
+def test_large_entry_stays_in_file_among_small_ones(reading: Reading) -> None:
     large = message(b"x" * (3 * SENDFILE_BYTES), properties=[{"key": "k", "value": "v" * 20_000}])
     huge = message(b"y" * (1 << 20), partition_key="k")
     sent = [message(b"a"), large, message(b"b"), huge, huge, message(b"c")]
@@ -158,7 +158,7 @@ def test_a_large_entry_stays_in_the_file_and_small_ones_around_it_do_not(reading
     assert entries[3].sticky_hash == entries[4].sticky_hash > 0
 
 
-def test_replay_reads_the_entries_that_begin_at_the_offsets(reading: Reading) -> None:
+def test_replay_reads_entries_at_given_offsets(reading: Reading) -> None:
     for number in range(20):
         append_entry(reading.reader._log, batch_of(b"%d" % number, b""), 2)
     result = reading.later(reading.reader.replay_later, [2, 6, 8, 30])
@@ -186,7 +186,7 @@ def test_replay_from_the_cache_needs_all_of_them(reading: Reading) -> None:
     assert reading.reader.replay([0, 1, 2]) is None
 
 
-def test_what_one_subscription_has_read_is_there_for_the_others(reading: Reading) -> None:
+def test_read_entries_are_shared_with_other_subscriptions(reading: Reading) -> None:
     append_entry(reading.reader._log, message(b"a"))
     append_entry(reading.reader._log, message(b"b"))
     reading.reader.cursor_opened()
@@ -200,7 +200,7 @@ def test_what_one_subscription_has_read_is_there_for_the_others(reading: Reading
     assert reading.reader.read(0, 100, MANY) is None
 
 
-def test_by_key_each_entry_of_a_kafka_producer_has_one_key_and_those_of_pulsar_are_the_same(reading: Reading) -> None:
+def test_kafka_entries_are_split_by_key_pulsars_not(reading: Reading) -> None:
     log, reader = reading.reader._log, reading.reader
     one = reading.append(batch_of(b"a", b"b", keys=["x", "y"]), 2)
     append(log, *[b"."] * 5, keys=[b"k", b"k", b"l", None, b"k"])
@@ -243,7 +243,7 @@ def test_a_batch_of_many_entries_is_translated_once(reading: Reading, monkeypatc
     assert 2 == len(translated)
 
 
-def test_a_log_that_is_offline_answers_with_the_error(reading: Reading) -> None:
+def test_offline_log_answers_with_its_error(reading: Reading) -> None:
     reading.append(message(b"a"))
     reading.reader._log.state.go_offline("a test")
     assert reading.reader.read(0, 100, MANY) is None
@@ -251,7 +251,7 @@ def test_a_log_that_is_offline_answers_with_the_error(reading: Reading) -> None:
     assert isinstance(reading.later(reading.reader.replay_later, [0]), StorageError)
 
 
-def test_a_topic_that_was_deleted_answers_with_a_refusal(storage: Storage, reading: Reading) -> None:
+def test_deleted_topic_answers_with_refusal(storage: Storage, reading: Reading) -> None:
     reading.append(message(b"a"))
     storage.manager.delete_topic("t")
     assert isinstance(reading.later(reading.reader.read_later, 0, 100, MANY), UnknownTopic)
@@ -273,7 +273,7 @@ def test_a_damaged_batch_is_not_delivered(storage: Storage, reading: Reading) ->
     assert isinstance(reading.later(reading.reader.read_later, 0, 100, MANY), StorageError)
 
 
-def test_a_defect_is_answered_and_the_threads_go_on(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_is_answered_and_threads_continue(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     reading.append(message(b"a"))
 
     def fail(*_: object) -> None:
@@ -311,7 +311,7 @@ def test_a_slow_read_holds_up_no_other(reading: Reading) -> None:
     assert [] == crashes
 
 
-def test_the_jobs_of_one_line_leave_threads_for_the_others() -> None:
+def test_jobs_of_one_line_leave_threads_for_others() -> None:
     readers = Readers(HandClock(), 4)
     busy, other = Line(), Line()
     done: list[str] = []
@@ -330,7 +330,7 @@ def test_the_jobs_of_one_line_leave_threads_for_the_others() -> None:
     assert (0, 0, False) == (busy.running, other.running, busy.ready)
 
 
-def test_a_job_that_fails_does_not_keep_its_place_in_the_line() -> None:
+def test_failed_job_frees_its_place_in_line() -> None:
     readers = Readers(HandClock(), 1)
     line, done = Line(), []
 

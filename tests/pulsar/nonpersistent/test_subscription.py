@@ -70,7 +70,7 @@ def test_markers_of_the_server_are_left_out(scene: Scene) -> None:
     assert [] == ids(client)
 
 
-def test_a_consumer_that_reads_gets_all_however_much_comes_between_two_looks(scene: Scene) -> None:
+def test_reading_consumer_gets_all_messages_of_a_burst(scene: Scene) -> None:
     client, connected = scene.join()
     scene.subscription.flow(connected, 100_000)
     for _ in range(50):
@@ -80,7 +80,7 @@ def test_a_consumer_that_reads_gets_all_however_much_comes_between_two_looks(sce
     assert 0 == scene.subscription.dropped
 
 
-def test_a_consumer_that_does_not_read_takes_a_bounded_part_of_the_memory(scene: Scene) -> None:
+def test_stalled_consumer_takes_bounded_memory(scene: Scene) -> None:
     client, connected = scene.join()
     client.link.reads = False
     scene.subscription.flow(connected, 100_000)
@@ -98,7 +98,7 @@ def test_a_consumer_that_does_not_read_takes_a_bounded_part_of_the_memory(scene:
     assert scene.subscription.messages_out == got + 1
 
 
-def test_many_consumers_of_a_connection_that_does_not_read_take_no_more_than_one(scene: Scene) -> None:
+def test_stalled_connection_memory_is_independent_of_consumers(scene: Scene) -> None:
     client = Client(scene.stage)
     client.link.reads = False
     joined = []
@@ -119,7 +119,7 @@ def test_many_consumers_of_a_connection_that_does_not_read_take_no_more_than_one
     assert 100 <= scene.subscription.messages_out < 200
 
 
-def test_the_rules_of_who_may_join_are_those_of_topics_that_are_kept(scene: Scene) -> None:
+def test_join_rules_match_persistent_topics(scene: Scene) -> None:
     _, first = scene.join()
     with pytest.raises(Busy) as busy:
         scene.join()
@@ -157,7 +157,7 @@ def test_failover_tells_who_is_served(scene: Scene) -> None:
     assert [True] == told(second if active is connected else first)
 
 
-def test_failover_tells_only_those_whose_turn_begins_or_ends(scene: Scene) -> None:
+def test_failover_notifies_only_consumers_whose_role_changes(scene: Scene) -> None:
     joined = []
     for priority in range(20, 0, -1):
         client = Client(scene.stage)
@@ -171,7 +171,7 @@ def test_failover_tells_only_those_whose_turn_begins_or_ends(scene: Scene) -> No
     assert [0] * 9 + [1] + [1] * 9 + [0] == [len(client.commands()) for client, _ in joined]
 
 
-def test_one_that_is_not_durable_goes_with_its_last_consumer(stage: Stage) -> None:
+def test_nondurable_subscription_ends_with_its_last_consumer(stage: Stage) -> None:
     scene = Scene(stage, durable=False)
     _, connected = scene.join(durable=False)
     scene.subscription.leave(connected)

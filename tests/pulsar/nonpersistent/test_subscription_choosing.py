@@ -28,7 +28,7 @@ def choosers() -> list[Chooser]:
     ]
 
 
-def test_an_exclusive_consumer_gets_what_it_has_permits_for() -> None:
+def test_exclusive_consumer_gets_messages_within_permits() -> None:
     chooser = OneServed(OnlyOne())
     assert chooser.take(entry()) is None
     consumer = Consumer(1, "a", permits=2)
@@ -38,7 +38,7 @@ def test_an_exclusive_consumer_gets_what_it_has_permits_for() -> None:
     assert chooser.active is None
 
 
-def test_the_next_one_is_served_when_the_active_one_leaves() -> None:
+def test_next_consumer_is_served_when_active_leaves() -> None:
     chooser = OneServed(OneOfMany("t", 0, 0.0))
     a, b = Consumer(1, "a", permits=9), Consumer(2, "b", permits=9)
     chooser.join(b)
@@ -49,7 +49,7 @@ def test_the_next_one_is_served_when_the_active_one_leaves() -> None:
     assert b is chooser.take(entry()) is chooser.active
 
 
-def test_sharing_consumers_take_turns_and_a_batch_may_overdraw() -> None:
+def test_shared_consumers_take_turns_and_batch_may_overdraw() -> None:
     chooser = InTurn()
     a, b = Consumer(1, "a", permits=2), Consumer(2, "b", permits=3)
     chooser.join(a)
@@ -64,7 +64,7 @@ def test_sharing_consumers_take_turns_and_a_batch_may_overdraw() -> None:
     assert chooser.take(entry()) is None  # it has made up for it, and no more
 
 
-def test_a_key_waits_for_nobody_else_than_its_owner() -> None:
+def test_key_is_delivered_only_to_its_owner() -> None:
     chooser = ByHash(DispatchSettings(), sticky=True)
     a, b = Consumer(1, "a", permits=1, ranges=((0, 10),)), Consumer(2, "b", permits=9, ranges=((11, 20),))
     chooser.join(a)
@@ -78,7 +78,7 @@ def test_a_key_waits_for_nobody_else_than_its_owner() -> None:
     st.integers(0, 4),
     st.lists(st.tuples(st.sampled_from(("join", "leave", "flow", "full", "entry")), st.integers(0, 5)), max_size=60),
 )
-def test_nobody_gets_more_than_it_can_take_and_nobody_who_has_left(kind: int, events: list[tuple[Any, int]]) -> None:
+def test_full_and_departed_consumers_get_nothing(kind: int, events: list[tuple[Any, int]]) -> None:
     chooser = choosers()[kind]
     there: list[Consumer] = []
     for event, number in events:

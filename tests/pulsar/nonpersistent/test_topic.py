@@ -41,7 +41,7 @@ def entries(topic: NonPersistentTopic, count: int, size: int = 1) -> list[Entry]
     return [Entry(first + number, 1, size, b"") for number in range(count)]
 
 
-def test_few_subscriptions_are_served_by_the_thread_that_has_received() -> None:
+def test_few_subscriptions_are_served_by_receiving_thread() -> None:
     topic, waker, taking = made(16)
     topic.publish(entries(topic, 3))
     assert all([0, 1, 2] == one.got for one in taking)
@@ -49,7 +49,7 @@ def test_few_subscriptions_are_served_by_the_thread_that_has_received() -> None:
     assert (3, 3) == (topic.messages_in, topic.bytes_in)
 
 
-def test_many_are_served_a_few_at_a_time_in_order() -> None:
+def test_many_subscriptions_are_served_in_ordered_turns() -> None:
     topic, waker, taking = made(40)
     topic.publish(entries(topic, 1))
     topic.publish(entries(topic, 2))
@@ -64,7 +64,7 @@ def test_many_are_served_a_few_at_a_time_in_order() -> None:
     assert 0 == topic._waiting_bytes
 
 
-def test_what_waits_keeps_its_place_when_few_are_left() -> None:
+def test_waiting_messages_keep_order_when_subscriptions_leave() -> None:
     topic, waker, taking = made(17)
     topic.publish(entries(topic, 1))
     topic.remove(taking[0])
@@ -91,7 +91,7 @@ def test_what_waits_for_the_waker_is_bounded() -> None:
     assert 20 == taking[0].got[-1]
 
 
-def test_small_messages_that_wait_for_the_waker_are_bounded_too() -> None:
+def test_small_messages_waiting_for_waker_are_bounded() -> None:
     topic, waker, taking = made(17)
     for _ in range(100):
         topic.publish(entries(topic, 1000))

@@ -43,7 +43,7 @@ def ping(wire: Wire) -> None:
     assert Type.PONG == wire.hear()[0]
 
 
-def test_receipts_leave_at_once_and_have_the_ids_of_the_messages(broker: Broker, connect: Connect) -> None:
+def test_receipts_leave_immediately_with_message_ids(broker: Broker, connect: Connect) -> None:
     wire, consumer = connect(), connect()
     wire.produce(NAME)
     assert Type.SUCCESS == subscribe(consumer)[0]
@@ -93,7 +93,7 @@ def test_what_means_nothing_here_is_answered(connect: Connect) -> None:
     assert Type.SUCCESS == wire.ask(Type.UNSUBSCRIBE, pb.CommandUnsubscribe(consumer_id=0, request_id=0))[0]
 
 
-def test_a_view_of_what_is_left_needs_messages_that_are_kept(connect: Connect) -> None:
+def test_compacted_view_needs_persistent_topic(connect: Connect) -> None:
     kind, error = subscribe(connect(), read_compacted=True)
     assert (Type.ERROR, ServerError.NotAllowedError) == (kind, error.error)
 
@@ -112,13 +112,13 @@ def test_exclusive_producers_have_their_epochs_in_memory(connect: Connect) -> No
     assert Type.CLOSE_PRODUCER == first.hear()[0]
 
 
-def test_the_commands_that_ask_for_schemas_say_that_there_are_none(connect: Connect) -> None:
+def test_schema_commands_report_no_schemas(connect: Connect) -> None:
     wire = connect()
     kind, answer = wire.ask(Type.GET_SCHEMA, pb.CommandGetSchema(topic=NAME, request_id=0))
     assert (Type.GET_SCHEMA_RESPONSE, ServerError.TopicNotFound) == (kind, answer.error_code)
 
 
-def test_a_namespace_that_does_not_exist_has_no_topics(connect: Connect) -> None:
+def test_missing_namespace_has_no_topics(connect: Connect) -> None:
     wire = connect()
     assert ServerError.TopicNotFound == wire.produce("non-persistent://no/where/t").error
     assert ServerError.TopicNotFound == subscribe(wire, "non-persistent://no/where/t")[1].error

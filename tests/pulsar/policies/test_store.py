@@ -47,7 +47,7 @@ def opened(tmp_path: Path) -> Opened:
     return Opened(tmp_path)
 
 
-def test_a_topic_has_the_policies_of_its_namespace_and_that_those_of_the_broker(opened: Opened) -> None:
+def test_topic_policies_default_to_namespace_then_broker(opened: Opened) -> None:
     store = opened.store
     assert BROKER == store.of(NAMESPACE, TOPIC)
     store.set_namespace(NAMESPACE, message_ttl_s=60, max_consumers=5)
@@ -71,7 +71,7 @@ def test_a_policy_that_is_removed_is_inherited_again(opened: Opened) -> None:
     assert BROKER == store.of(NAMESPACE, TOPIC) == opened.again().of(NAMESPACE, TOPIC)
 
 
-def test_a_topic_that_is_gone_takes_its_policies_along(opened: Opened) -> None:
+def test_deleted_topic_loses_its_policies(opened: Opened) -> None:
     store = opened.store
     store.set_topic(TOPIC, max_producers=1)
     store.set_topic(OTHER, max_producers=1)
@@ -82,7 +82,7 @@ def test_a_topic_that_is_gone_takes_its_policies_along(opened: Opened) -> None:
     assert [] == list(opened.catalogue.load_documents(KIND))
 
 
-def test_whoever_asked_is_told_of_each_change_when_it_is_in_force(opened: Opened) -> None:
+def test_listeners_hear_changes_once_in_force(opened: Opened) -> None:
     seen = []
     opened.store.on_change.append(lambda: seen.append(opened.store.of(NAMESPACE, TOPIC).max_consumers))
     opened.store.set_namespace(NAMESPACE, max_consumers=3)
@@ -124,12 +124,12 @@ def test_what_is_set_goes_over_what_is_not(one: Policies, other: Policies) -> No
         assert getattr(both, name) == (getattr(other, name) if value is None else value)
 
 
-def test_a_member_of_a_later_version_is_left_out() -> None:
+def test_field_of_later_version_is_ignored() -> None:
     assert Policies(message_ttl_s=5) == decode(b'{"message_ttl_s":5,"later":{"a":1}}')
     assert Policies(retention=Retention(1)) == decode(b'{"retention":{"minutes":1,"later":2}}')
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"5", b'{"retention":5}', b'{"schema_compatibility":"X"}'])
-def test_what_cannot_be_read_is_a_fault_of_the_machine(body: bytes) -> None:
+def test_unreadable_policies_are_a_storage_error(body: bytes) -> None:
     with pytest.raises(StorageError):
         decode(body)

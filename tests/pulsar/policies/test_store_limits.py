@@ -36,7 +36,7 @@ def test_a_full_namespace_gets_no_topics(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
-def test_topics_are_not_made_where_the_namespace_forbids_it(admin: Admin, domain: str) -> None:
+def test_namespace_can_forbid_topic_creation(admin: Admin, domain: str) -> None:
     topic = f"{domain}://public/default/t"
     admin.do("POST", NAMESPACE + "/autoTopicCreation", {"allowAutoTopicCreation": False})
     with client(admin.service_url, operation_timeout_seconds=5) as clients:
@@ -87,7 +87,7 @@ def test_only_the_types_of_subscriptions_that_are_enabled(admin: Admin, domain: 
         clients.subscribe(topic, "s", consumer_type=ConsumerType.Shared)
 
 
-def test_a_consumer_subscribes_no_more_often_than_the_rate_allows(admin: Admin) -> None:
+def test_subscribe_rate_limits_each_consumer(admin: Admin) -> None:
     rate = {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 3600}
     admin.do("PUT", f"{PERSISTENT}/t")
     admin.do("POST", f"{PERSISTENT}/t/subscribeRate", rate)

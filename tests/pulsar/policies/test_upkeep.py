@@ -58,7 +58,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
             client.close()
 
 
-def test_messages_older_than_the_ttl_are_acknowledged_and_younger_ones_stay(running: Running) -> None:
+def test_messages_older_than_ttl_are_acknowledged(running: Running) -> None:
     consumer = running.client.subscribe("ttl", "s")
     running.send("ttl", 3)
     running.context.policies.set_namespace(NAMESPACE, message_ttl_s=1000)
@@ -72,7 +72,7 @@ def test_messages_older_than_the_ttl_are_acknowledged_and_younger_ones_stay(runn
     consumer.close()
 
 
-def test_a_backlog_over_its_quota_keeps_producers_out_until_it_is_consumed(running: Running) -> None:
+def test_backlog_over_quota_keeps_producers_out_until_consumed(running: Running) -> None:
     consumer = running.client.subscribe("full", "s")
     connected = running.client.create_producer("full", batching_enabled=False)
     running.send("full", 5, 1000)
@@ -119,7 +119,7 @@ def test_a_quota_of_time_evicts_what_is_older(running: Running) -> None:
     wait_for(lambda: running.subscription("old", "s").cursor.acknowledged_before == 3)
 
 
-def test_a_subscription_that_nobody_uses_ends_when_its_time_is_over(running: Running) -> None:
+def test_unused_subscription_expires(running: Running) -> None:
     consumer = running.client.subscribe("unused", "used")
     running.client.subscribe("unused", "left").close()
     topic = running.topic("unused")
@@ -165,7 +165,7 @@ def test_topics_that_nobody_uses_are_deleted(running: Running) -> None:
     assert {} == context.upkeep.inactive._seen
 
 
-def test_a_topic_that_is_written_to_last_is_kept(running: Running) -> None:
+def test_recently_written_topic_is_kept(running: Running) -> None:
     running.send("t", 1)
     (info,) = running.context.logs.topics()
     producer = running.client.create_producer("t")
@@ -216,7 +216,7 @@ def test_bounds_of_producers_consumers_and_subscriptions_are_policies(running: R
     assert producer is not None and consumers
 
 
-def test_a_dispatch_rate_holds_for_a_topic_and_may_be_taken_back(running: Running) -> None:
+def test_topic_dispatch_rate_holds_until_removed(running: Running) -> None:
     running.context.policies.set_namespace(NAMESPACE, dispatch_rate=Rate(messages=2, period_s=36_000))
     consumer = running.client.subscribe("rate", "s")
     running.send("rate", 6)
@@ -229,7 +229,7 @@ def test_a_dispatch_rate_holds_for_a_topic_and_may_be_taken_back(running: Runnin
     assert b"2" == consumer.receive(10_000).data()[:1]
 
 
-def test_the_broker_s_dispatch_rate_holds_for_all_topics_together(tmp_path: Path) -> None:
+def test_broker_dispatch_rate_is_shared_by_all_topics(tmp_path: Path) -> None:
     with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"], pulsar_dispatch_rate_bytes=1) as broker:
         client = pulsar.Client(f"pulsar://{broker.address('pulsar')}")
         running = Running(broker, client)
@@ -244,7 +244,7 @@ def test_the_broker_s_dispatch_rate_holds_for_all_topics_together(tmp_path: Path
         client.close()
 
 
-def test_what_no_subscription_has_acknowledged_is_kept_from_retention(running: Running) -> None:
+def test_unacknowledged_messages_are_exempt_from_retention(running: Running) -> None:
     consumer = running.client.subscribe("kept", "s")
     running.send("kept", 4)
     topic = running.topic("kept")
@@ -259,7 +259,7 @@ def test_what_no_subscription_has_acknowledged_is_kept_from_retention(running: R
     assert 4 == topic.log.log_start_offset
 
 
-def test_a_topic_that_is_not_in_use_is_kept_for_its_subscriptions(tmp_path: Path) -> None:
+def test_idle_topic_is_kept_for_its_subscriptions(tmp_path: Path) -> None:
     for number in range(2):
         with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"], log_retention_ms=1) as broker:
             client = pulsar.Client(f"pulsar://{broker.address('pulsar')}", operation_timeout_seconds=10)
@@ -277,7 +277,7 @@ def test_a_topic_that_is_not_in_use_is_kept_for_its_subscriptions(tmp_path: Path
                 client.close()
 
 
-def test_the_estimates_of_bytes_and_offsets_are_each_others_inverse(running: Running) -> None:
+def test_estimates_of_bytes_and_offsets_are_inverse(running: Running) -> None:
     running.send("bytes", 50, 1000)
     log = running.topic("bytes").log
     size = sum(segment.size for segment in log.view.segments)
@@ -288,7 +288,7 @@ def test_the_estimates_of_bytes_and_offsets_are_each_others_inverse(running: Run
 
 
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
-def test_the_limits_of_what_is_not_acknowledged_reach_those_who_are_connected(running: Running, kind: Any) -> None:
+def test_unacknowledged_limits_reach_connected_consumers(running: Running, kind: Any) -> None:
     consumer = running.client.subscribe("limited", "s", kind, receiver_queue_size=1000)
     policies, topic = running.context.policies, running.topic("limited")
 

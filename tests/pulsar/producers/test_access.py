@@ -71,7 +71,7 @@ def test_who_waits_is_fenced_by_one_who_fences(connect: Connect) -> None:
     assert Type.CLOSE_PRODUCER == first.hear()[0]
 
 
-def test_the_epoch_is_that_of_the_topic_also_after_a_restart(tmp_path: Path) -> None:
+def test_topic_epoch_survives_restart(tmp_path: Path) -> None:
     for expected in (0, 1):
         with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"]) as broker:
             wire = Wire(broker.address("pulsar"))
@@ -84,7 +84,7 @@ def test_the_epoch_is_that_of_the_topic_also_after_a_restart(tmp_path: Path) -> 
         wire.close()
 
 
-def test_a_name_is_free_when_its_producer_has_gone_and_not_before(connect: Connect) -> None:
+def test_producer_name_is_free_once_producer_left(connect: Connect) -> None:
     first, second = connect(), connect()
     first.produce("t", producer_name="name")
     # The broker asks whether the first one still lives, and it does.
@@ -101,7 +101,7 @@ def test_a_name_is_free_when_its_producer_has_gone_and_not_before(connect: Conne
     assert (Type.PRODUCER_SUCCESS, 2, "name") == (kind, success.request_id, success.producer_name)
 
 
-def test_names_that_the_broker_gives_are_never_the_same(connect: Connect) -> None:
+def test_generated_producer_names_are_unique(connect: Connect) -> None:
     wire = connect()
     names = {wire.produce("t", number).producer_name for number in range(50)}
     assert 50 == len(names)
@@ -112,7 +112,7 @@ def test_the_same_producer_may_ask_twice(connect: Connect) -> None:
     assert wire.produce("t").producer_name == wire.produce("t").producer_name
 
 
-def test_there_are_no_more_producers_than_the_settings_allow(tmp_path: Path) -> None:
+def test_producers_are_limited_by_settings(tmp_path: Path) -> None:
     with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"], pulsar_max_producers_per_topic=1) as broker:
         wire = Wire(broker.address("pulsar"))
         assert wire.produce("t", 0).producer_ready
@@ -147,7 +147,7 @@ def require_encryption(broker: Broker, required: bool) -> None:
     policies.set_namespace("public/default", encryption_required=required)
 
 
-def test_where_encryption_is_required_producers_must_say_that_they_encrypt(broker: Broker, connect: Connect) -> None:
+def test_required_encryption_must_be_declared_by_producers(broker: Broker, connect: Connect) -> None:
     require_encryption(broker, True)
     wire = connect()
     assert pb.ServerError.MetadataError == wire.produce("t").error
@@ -156,7 +156,7 @@ def test_where_encryption_is_required_producers_must_say_that_they_encrypt(broke
     assert wire.produce("t", 1).producer_ready
 
 
-def test_where_encryption_is_required_what_is_not_encrypted_is_not_stored(broker: Broker, connect: Connect) -> None:
+def test_unencrypted_messages_are_refused_where_encryption_required(broker: Broker, connect: Connect) -> None:
     wire = connect()
     wire.produce("t")
     wire.produce("t", 1)

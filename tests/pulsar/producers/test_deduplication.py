@@ -37,7 +37,7 @@ def produce(broker: Broker, name: str = "name") -> tuple[Wire, int]:
     return wire, wire.produce("t", producer_name=name).last_sequence_id
 
 
-def test_what_comes_again_is_not_stored_and_is_answered_in_its_turn(tmp_path: Path) -> None:
+def test_duplicate_is_not_stored_and_answered_in_order(tmp_path: Path) -> None:
     with broker_of(tmp_path) as broker:
         wire, last = produce(broker)
         assert -1 == last
@@ -60,7 +60,7 @@ def test_a_batch_counts_to_its_last_message(tmp_path: Path) -> None:
         wire.close()
 
 
-def test_of_a_chunked_message_only_the_last_chunk_counts(tmp_path: Path) -> None:
+def test_chunked_message_counts_by_its_last_chunk(tmp_path: Path) -> None:
     with broker_of(tmp_path) as broker:
         wire, _ = produce(broker)
         chunks = [send_frame(0, uuid="u", num_chunks_from_msg=3, chunk_id=number) for number in range(3)]
@@ -70,9 +70,7 @@ def test_of_a_chunked_message_only_the_last_chunk_counts(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("every", [1, 3, 1000])
-def test_after_a_crash_it_is_known_exactly_what_the_log_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
-) -> None:
+def test_sequence_ids_match_log_after_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
     monkeypatch.setattr(module, "SNAPSHOT_ENTRIES", every)
     crashed = tmp_path / "crashed"
     with broker_of(tmp_path / "data") as broker:
@@ -91,7 +89,7 @@ def test_after_a_crash_it_is_known_exactly_what_the_log_has(
         wire.close()
 
 
-def test_after_a_stop_and_an_unloading_it_is_known_too(tmp_path: Path) -> None:
+def test_sequence_ids_survive_stop_and_unloading(tmp_path: Path) -> None:
     with broker_of(tmp_path) as broker:
         wire, _ = produce(broker)
         send(wire, send_frame(7))
@@ -134,7 +132,7 @@ class Store:
     log_start_offset = 0
 
 
-def test_the_table_is_bounded_and_forgets_who_has_not_sent_for_the_longest_time() -> None:
+def test_bounded_table_forgets_longest_idle_producer() -> None:
     one = Deduplication(Store(), most_producers=2)  # type: ignore[arg-type]
     for name in ("a", "b", "a", "c"):
         one.end(one.begin(), [(name, 5)])

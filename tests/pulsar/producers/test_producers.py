@@ -66,7 +66,7 @@ def test_an_exclusive_producer_raises_the_epoch(access: Access) -> None:
     assert 5 == producers.epoch
 
 
-def test_who_waits_is_promoted_in_turn_and_keeps_shared_ones_out() -> None:
+def test_waiting_producers_are_promoted_in_turn_before_shared() -> None:
     producers = Producers()
     first, second, third = Client("first"), Client("second", WAIT), Client("third", WAIT)
     producers.admit(first)
@@ -101,7 +101,7 @@ def test_who_waits_may_leave() -> None:
     assert producers.remove(first) is None
 
 
-def test_one_that_comes_back_with_an_old_epoch_is_fenced() -> None:
+def test_producer_returning_with_old_epoch_is_fenced() -> None:
     producers = Producers(epoch=5)
     with pytest.raises(ProducerFenced):
         producers.admit(Client("old", EXCLUSIVE, topic_epoch=4))
@@ -109,7 +109,7 @@ def test_one_that_comes_back_with_an_old_epoch_is_fenced() -> None:
     assert 5 == producers.epoch
 
 
-def test_a_name_is_taken_once_unless_the_same_producer_comes_again() -> None:
+def test_name_is_unique_except_for_reconnecting_producer() -> None:
     producers = Producers()
     first = Client("name", epoch=1, identity="here")
     producers.admit(first)
@@ -188,7 +188,7 @@ TestTheTable = TheTable.TestCase
 TestTheTable.settings = settings(max_examples=50, stateful_step_count=30)
 
 
-def test_one_that_waits_leaves_without_a_look_at_the_others() -> None:
+def test_waiting_producer_leaves_without_scanning_others() -> None:
     """A connection with 20,000 of them takes seconds to close otherwise, behind 20,000 of another one."""
 
     class Looked(Client):

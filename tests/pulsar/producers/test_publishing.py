@@ -49,7 +49,7 @@ def test_receipts_come_in_order_and_have_the_offsets(broker: Broker, connect: Co
     assert 300 == topic_of(broker).log.durable_offset
 
 
-def test_a_batch_takes_an_offset_for_each_of_its_messages(broker: Broker, connect: Connect) -> None:
+def test_batch_takes_one_offset_per_message(broker: Broker, connect: Connect) -> None:
     wire = connect()
     wire.produce("t")
     wire.raw(send_frame(0, bytes(100), batch=10) + send_frame(10))
@@ -57,7 +57,7 @@ def test_a_batch_takes_an_offset_for_each_of_its_messages(broker: Broker, connec
     assert 11 == topic_of(broker).log.log_end_offset
 
 
-def test_sends_of_several_producers_and_topics_are_sorted_out(connect: Connect) -> None:
+def test_sends_are_grouped_by_producer_and_topic(connect: Connect) -> None:
     wire = connect()
     wire.produce("a", 1)
     wire.produce("b", 2)
@@ -70,7 +70,7 @@ def test_sends_of_several_producers_and_topics_are_sorted_out(connect: Connect) 
     assert {1: [(0, 0), (3, 1), (6, 2)], 2: [(1, 0), (4, 2), (7, 4)], 3: [(2, 1), (5, 3), (8, 5)]} == found
 
 
-def test_a_damaged_message_fails_alone_and_in_its_turn(connect: Connect) -> None:
+def test_damaged_message_fails_alone_in_order(connect: Connect) -> None:
     wire = connect()
     wire.produce("t", 4)
     wire.raw(b"".join(send_frame(number, producer_id=4, spoil=number == 1) for number in range(3)))
@@ -89,7 +89,7 @@ def test_a_damaged_message_fails_alone_and_in_its_turn(connect: Connect) -> None
         pytest.param(send_frame(1, b"x", batch=2**31 - 1, uncompressed_size=2**32 - 1, compression=1), id="compressed"),
     ],
 )
-def test_a_batch_that_lies_about_its_messages_ends_its_producer(broker: Broker, connect: Connect, frame: bytes) -> None:
+def test_batch_with_false_message_count_ends_producer(broker: Broker, connect: Connect, frame: bytes) -> None:
     wire = connect()
     wire.produce("t")
     wire.raw(send_frame(0) + frame + send_frame(2))
@@ -101,7 +101,7 @@ def test_a_batch_that_lies_about_its_messages_ends_its_producer(broker: Broker, 
     assert 1 == topic_of(broker).log.log_end_offset
 
 
-def test_when_the_disk_is_full_nothing_is_acknowledged_and_the_order_is_kept(
+def test_full_disk_acknowledges_nothing_and_keeps_order(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wire = connect()
@@ -125,7 +125,7 @@ def test_when_the_disk_is_full_nothing_is_acknowledged_and_the_order_is_kept(
     assert [(0, 0), (1, 1)] == list(receipts(again, 2))
 
 
-def test_while_an_fsync_hangs_no_receipt_leaves_and_not_everything_is_taken(broker: Broker, connect: Connect) -> None:
+def test_hanging_fsync_withholds_receipts_and_bounds_input(broker: Broker, connect: Connect) -> None:
     wire = connect()
     wire.produce("t")
     log = topic_of(broker).log
@@ -144,7 +144,7 @@ def test_while_an_fsync_hangs_no_receipt_leaves_and_not_everything_is_taken(brok
     assert state.parked is None
 
 
-def test_a_failed_fsync_is_an_error_and_not_a_receipt(
+def test_failed_fsync_causes_error_instead_of_receipt(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wire = connect()
@@ -162,7 +162,7 @@ def test_a_failed_fsync_is_an_error_and_not_a_receipt(
         ping(wire)
 
 
-def test_after_a_slow_write_sends_go_to_the_handlers(broker: Broker, connect: Connect) -> None:
+def test_sends_go_to_handlers_after_slow_write(broker: Broker, connect: Connect) -> None:
     wire = connect()
     wire.produce("t")
     context = broker.server.part("pulsar").context  # type: ignore[union-attr]
@@ -197,7 +197,7 @@ def test_long_metadata_is_parsed_on_a_handler(
     assert [(4, 3)] == list(receipts(wire, 1))  # the producer goes on
 
 
-def test_more_sends_than_fit_a_segment_together_are_appended_one_by_one(broker: Broker, connect: Connect) -> None:
+def test_sends_exceeding_segment_are_appended_separately(broker: Broker, connect: Connect) -> None:
     wire = connect()
     wire.produce("t")
     topic = topic_of(broker)
@@ -211,7 +211,7 @@ def test_more_sends_than_fit_a_segment_together_are_appended_one_by_one(broker: 
     assert [(51, 50)] == list(receipts(wire, 1))
 
 
-def test_a_client_above_its_quota_is_throttled_and_loses_nothing(broker: Broker, connect: Connect) -> None:
+def test_client_over_quota_is_throttled_without_loss(broker: Broker, connect: Connect) -> None:
     quotas = broker.server.security.quotas
     quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.PRODUCE, 100.0)])
     wire = connect()
@@ -229,7 +229,7 @@ def test_a_client_above_its_quota_is_throttled_and_loses_nothing(broker: Broker,
     assert 0 == len(context.throttling)
 
 
-def test_the_time_of_commands_counts_for_the_quota_of_the_user(broker: Broker, connect: Connect) -> None:
+def test_command_time_counts_for_user_quota(broker: Broker, connect: Connect) -> None:
     quotas = broker.server.security.quotas
     wire = connect()
     quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.REQUEST, 1e-6)])
@@ -242,9 +242,7 @@ def test_the_time_of_commands_counts_for_the_quota_of_the_user(broker: Broker, c
 
 
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
-def test_a_topic_above_its_publish_rate_holds_the_connection_and_loses_nothing(
-    broker: Broker, connect: Connect, domain: str
-) -> None:
+def test_publish_rate_holds_connection_without_loss(broker: Broker, connect: Connect, domain: str) -> None:
     context = broker.server.part("pulsar").context  # type: ignore[union-attr]
     context.policies.set_namespace("public/default", publish_rate=Rate(messages=1))
     wire, other = connect(), connect()
@@ -264,7 +262,7 @@ def test_a_topic_above_its_publish_rate_holds_the_connection_and_loses_nothing(
         ping(other)
 
 
-def test_a_publish_rate_of_bytes_is_that_of_all_producers_together(broker: Broker, connect: Connect) -> None:
+def test_publish_rate_of_bytes_covers_all_producers(broker: Broker, connect: Connect) -> None:
     context = broker.server.part("pulsar").context  # type: ignore[union-attr]
     wires = [connect(), connect()]
     for wire in wires:

@@ -31,7 +31,7 @@ PROMOTED = {("int", "long"), ("int", "float"), ("int", "double"), ("long", "floa
 
 @loop_over("writer", PRIMITIVES)
 @loop_over("reader", PRIMITIVES)
-def test_primitives_are_read_as_themselves_and_as_what_they_are_promoted_to(reader: str, writer: str) -> None:
+def test_primitives_are_readable_as_themselves_and_promoted(reader: str, writer: str) -> None:
     assert (reader == writer or (writer, reader) in PROMOTED) == readable(reader, writer)
     assert (reader == writer or (writer, reader) in PROMOTED) == readable({"type": reader}, {"type": writer, "doc": ""})
 
@@ -136,14 +136,14 @@ def test_what_is_no_schema_is_refused(schema: Any) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"\xff", b"[" * 100_000, b'{"type":' * 50_000, b'["a",' * 3000 + b"1" + b"]" * 3000]
 )
-def test_bytes_that_are_no_json_or_too_deep_are_refused(data: bytes) -> None:
+def test_invalid_or_too_deep_json_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidAvro):
         parse(data)
     with pytest.raises(InvalidAvro):
         canonical(data)
 
 
-def test_a_default_deeper_than_python_goes_is_refused_or_read() -> None:
+def test_default_beyond_recursion_limit_is_refused_or_read() -> None:
     deep = b'{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":%s}]}' % (b"[" * 900 + b"]" * 900)
     try:
         canonical(deep)
@@ -151,7 +151,7 @@ def test_a_default_deeper_than_python_goes_is_refused_or_read() -> None:
         pass
 
 
-def test_schemas_with_more_pairs_than_are_compared_are_refused() -> None:
+def test_schemas_with_too_many_pairs_are_refused() -> None:
     wide = [record(field("a", "int"), name=f"R{number}") for number in range(1000)]
     other = [record(field("b", "int"), name=f"S{number}") for number in range(1000)]
     wide.append(record(field("b", "int"), name="Last"))
@@ -160,7 +160,7 @@ def test_schemas_with_more_pairs_than_are_compared_are_refused() -> None:
     assert COMPARISONS_MAX < 1000 * 1000
 
 
-def test_documentation_spaces_and_the_order_of_keys_make_no_other_schema() -> None:
+def test_documentation_spaces_and_key_order_are_ignored() -> None:
     one = b'{"type":"record","name":"R","doc":"x","fields":[{"name":"a","type":"int","doc":"y"}]}'
     two = b'{ "name" : "R", "type":"record", "fields":[{"type":"int","name":"a"}]}'
     other = b'{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":{"doc":1}}]}'

@@ -38,7 +38,7 @@ def client(broker: Broker) -> Iterator[Any]:
     client.close()
 
 
-def test_a_schema_that_does_not_go_with_the_topics_is_refused(client: Any) -> None:
+def test_schema_incompatible_with_topic_is_refused(client: Any) -> None:
     producer = client.create_producer("schemas", schema=JsonSchema(Example))
     for schema in (JsonSchema(BadExample), StringSchema()):
         with pytest.raises(pulsar.IncompatibleSchema):
@@ -51,7 +51,7 @@ def test_a_schema_that_does_not_go_with_the_topics_is_refused(client: Any) -> No
     assert (4, 5) == (message.value().a, message.value().b)
 
 
-def test_messages_name_the_version_with_which_they_were_written(client: Any) -> None:
+def test_messages_carry_their_schema_version(client: Any) -> None:
     consumer = client.subscribe("versions", "s")
     for schema, value in ((JsonSchema(Example), Example(a=1, b=2)), (JsonSchema(Optional), Optional(a=3, b=4, c=5))):
         producer = client.create_producer("versions", schema=schema)
@@ -125,7 +125,7 @@ def test_schemas_are_told_and_added_without_a_producer(broker: Broker, client: A
     assert code_of(IncompatibleSchema()) == other.error_code
 
 
-def test_the_first_consumer_of_an_empty_topic_brings_its_schema(client: Any) -> None:
+def test_first_consumer_sets_schema_of_empty_topic(client: Any) -> None:
     client.subscribe("first", "s", schema=JsonSchema(Example))
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer("first", schema=JsonSchema(BadExample))

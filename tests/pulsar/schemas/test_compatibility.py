@@ -73,7 +73,7 @@ def test_a_schema_follows_others_as_the_strategy_says(
 
 
 @pytest.mark.parametrize("strategy", Strategy)
-def test_the_same_schema_follows_itself_and_another_type_never(strategy: Strategy) -> None:
+def test_schema_is_compatible_with_no_other_type(strategy: Strategy) -> None:
     assert compatible(A, [A], strategy)
     assert (strategy is S.ALWAYS_COMPATIBLE) == compatible(A, [Schema(JSON, A.data)], strategy)
     assert (strategy is S.ALWAYS_COMPATIBLE) == compatible(Schema(STRING, b""), [A], strategy)
@@ -106,7 +106,7 @@ def test_json_schemas_of_another_language_go_with_any() -> None:
         Schema(PROTOBUF_NATIVE, b'{"rootMessageTypeName":[],"fileDescriptorSet":""}'),
     ],
 )
-def test_what_is_no_definition_of_its_type_is_refused(schema: Schema) -> None:
+def test_invalid_definition_of_type_is_refused(schema: Schema) -> None:
     with pytest.raises(IncompatibleSchema, match="Invalid schema definition"):
         check_definition(schema)
 
@@ -116,7 +116,7 @@ def key_value(key: Schema, value: Schema) -> Schema:
     return Schema(KEY_VALUE, data, "", {"key.schema.type": key.type_name, "value.schema.type": value.type_name})
 
 
-def test_of_key_and_value_each_must_go_with_what_was_before() -> None:
+def test_key_and_value_must_each_be_compatible() -> None:
     text = Schema(STRING, b"")
     check_definition(key_value(text, A))
     assert compatible(key_value(text, AB_DEFAULT), [key_value(text, A)], S.FULL)
@@ -161,12 +161,12 @@ PLAIN = protobuf((1, F.TYPE_INT32, OPTIONAL), (2, F.TYPE_MESSAGE, OPTIONAL))
         (protobuf((1, F.TYPE_INT32, OPTIONAL), root="p.M.Inner"), False),
     ],
 )
-def test_descriptors_go_together_if_their_fields_are_encoded_alike(new: Schema, expected: bool) -> None:
+def test_descriptors_with_same_field_encoding_are_compatible(new: Schema, expected: bool) -> None:
     check_definition(new)
     assert expected == compatible(new, [PLAIN], S.FULL)
 
 
-def test_one_schema_is_known_by_its_type_and_its_definition_without_documentation() -> None:
+def test_schema_identity_ignores_documentation() -> None:
     spaced = Schema(AVRO, json.dumps({"doc": "x", **json.loads(A.data)}, indent=1).encode(), "another name")
     assert identity(A) == identity(spaced)
     assert identity(A) != identity(Schema(JSON, A.data))

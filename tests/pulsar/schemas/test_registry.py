@@ -56,7 +56,7 @@ def opened(tmp_path: Path) -> Opened:
     return Opened(tmp_path)
 
 
-def test_versions_are_numbered_from_0_and_the_same_schema_has_one(opened: Opened) -> None:
+def test_versions_count_from_0_per_distinct_schema(opened: Opened) -> None:
     registry = opened.registry
     assert registry.latest(TOPIC) is None
     assert 0 == registry.put(TOPIC, avro("a", default=True), FULL, 5, "me")
@@ -72,7 +72,7 @@ def test_versions_are_numbered_from_0_and_the_same_schema_has_one(opened: Opened
         assert 1 == one.find(TOPIC, avro("a", "b", default=True))
 
 
-def test_what_does_not_go_with_the_latest_is_refused_and_not_kept(opened: Opened) -> None:
+def test_schema_incompatible_with_latest_is_not_kept(opened: Opened) -> None:
     registry = opened.registry
     registry.put(TOPIC, avro("a"), FULL, 0)
     for schema in (avro("b"), Schema(STRING, b""), Schema(AVRO, b"nonsense")):
@@ -82,7 +82,7 @@ def test_what_does_not_go_with_the_latest_is_refused_and_not_kept(opened: Opened
 
 
 @pytest.mark.parametrize("strategy", Strategy)
-def test_a_consumer_must_read_the_latest_or_what_its_strategy_asks_for(opened: Opened, strategy: Strategy) -> None:
+def test_consumer_schema_is_checked_by_strategy(opened: Opened, strategy: Strategy) -> None:
     registry = opened.registry
     registry.put(TOPIC, avro("a", "b"), Strategy.ALWAYS_COMPATIBLE, 0)
 
@@ -100,13 +100,13 @@ def test_a_consumer_must_read_the_latest_or_what_its_strategy_asks_for(opened: O
     assert (strategy is Strategy.ALWAYS_COMPATIBLE) == may(Schema(STRING, b""))
 
 
-def test_a_consumer_with_a_schema_is_refused_where_there_is_none(opened: Opened) -> None:
+def test_consumer_with_schema_is_refused_without_topic_schema(opened: Opened) -> None:
     with pytest.raises(IncompatibleSchema, match="does not have schema"):
         opened.registry.check_consumer(TOPIC, avro("a"), FULL)
     opened.registry.check_consumer(TOPIC, avro("a"), Strategy.ALWAYS_COMPATIBLE)
 
 
-def test_after_a_deletion_any_schema_may_follow_and_old_versions_can_be_read(opened: Opened) -> None:
+def test_any_schema_may_follow_deletion_keeping_old_versions(opened: Opened) -> None:
     registry = opened.registry
     assert registry.delete(TOPIC, 0) is None
     registry.put(TOPIC, avro("a"), FULL, 0)
@@ -120,7 +120,7 @@ def test_after_a_deletion_any_schema_may_follow_and_old_versions_can_be_read(ope
     assert registry.get(TOPIC, 1) is None
 
 
-def test_a_topic_that_is_gone_takes_its_schemas_along(opened: Opened) -> None:
+def test_deleted_topic_loses_its_schemas(opened: Opened) -> None:
     opened.registry.put(TOPIC, avro("a"), FULL, 0)
     opened.registry.put(OTHER, avro("a"), FULL, 0)
     opened.registry.forget(TOPIC)
@@ -144,7 +144,7 @@ def test_the_versions_of_a_topic_are_bounded(opened: Opened, monkeypatch: pytest
         opened.registry.put(OTHER, avro("b", default=True), FULL, 0)
 
 
-def test_what_cannot_be_read_is_a_fault_of_the_machine() -> None:
+def test_unreadable_schemas_are_a_storage_error() -> None:
     body = encode(StoredSchema(3, avro("a"), 1))
     assert StoredSchema(3, avro("a"), 1) == decode(body)
     for wrong in (b"", b"{}\n", b"[]\n", body.replace(b'"format":1', b'"format":2')):
@@ -152,7 +152,7 @@ def test_what_cannot_be_read_is_a_fault_of_the_machine() -> None:
             decode(wrong)
 
 
-def test_a_schema_of_the_protocol_is_one_and_back() -> None:
+def test_protocol_schema_round_trips() -> None:
     schema = avro("a")
     assert schema == schema_from_message(schema_to_message(schema))
     assert schema_from_message(SchemaMessage(name="", schema_data=b"", type=AUTO_CONSUME)) is None  # type: ignore[arg-type]

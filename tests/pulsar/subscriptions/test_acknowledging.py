@@ -22,7 +22,7 @@ def received(stage: Stage, kind: int = SubType.Exclusive, permits: int = 1000) -
 
 
 @pytest.mark.parametrize("kind", [SubType.Exclusive, SubType.Shared])
-def test_parts_of_a_batch_come_back_with_what_is_left(stage: Stage, kind: int) -> None:
+def test_redelivered_batch_marks_its_unacknowledged_messages(stage: Stage, kind: int) -> None:
     stage.produce_batch(5)
     member = received(stage, kind)
     assert None is member.ack((0, (0b11001,)))  # 1 and 2 are acknowledged
@@ -59,7 +59,7 @@ def test_an_empty_set_is_the_whole_batch(stage: Stage, words: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize("words", [(-1,) * 16384, (FULL,), (1 << 62,)])
-def test_a_set_of_a_lying_size_acknowledges_only_messages_that_there_are(stage: Stage, words: tuple[int, ...]) -> None:
+def test_ack_set_of_wrong_size_acknowledges_existing_messages(stage: Stage, words: tuple[int, ...]) -> None:
     stage.produce_batch(5)
     stage.produce(1)
     member = received(stage)
@@ -94,7 +94,7 @@ def test_a_cumulative_acknowledgement_within_a_batch(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_a_client_may_name_the_entry_before_a_batch_by_any_of_its_offsets(stage: Stage, cached: bool) -> None:
+def test_entry_before_batch_is_acknowledged_by_any_offset(stage: Stage, cached: bool) -> None:
     """It computes the entry's id less one, which lies within the batch before."""
     stage.produce_batch(4)
     stage.produce_batch(4)
@@ -181,9 +181,7 @@ def test_acknowledging_twice_counts_once(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("cumulative", [False, True])
-def test_an_acknowledgement_of_a_consumer_that_has_left_does_not_count_and_is_not_answered_as_if_it_did(
-    stage: Stage, cumulative: bool
-) -> None:
+def test_late_acknowledgement_of_departed_consumer_fails(stage: Stage, cumulative: bool) -> None:
     stage.produce(1)
     member = received(stage)
     member.leave()
@@ -191,7 +189,7 @@ def test_an_acknowledgement_of_a_consumer_that_has_left_does_not_count_and_is_no
     assert 1 == member.subscription.backlog
 
 
-def test_holes_beyond_the_bound_are_refused_and_nothing_is_lost(stage: Stage) -> None:
+def test_holes_beyond_bound_are_refused_without_loss(stage: Stage) -> None:
     stage.produce(30)
     member = received(stage)
     member.subscription.cursor.acknowledged.ranges_max = 5
@@ -202,7 +200,7 @@ def test_holes_beyond_the_bound_are_refused_and_nothing_is_lost(stage: Stage) ->
     assert 0 == member.subscription.backlog
 
 
-def test_a_cursor_with_too_many_holes_reads_on_when_they_are_filled(stage: Stage) -> None:
+def test_cursor_with_too_many_holes_resumes_when_filled(stage: Stage) -> None:
     """Gaps of the log are kept beyond the bound, up to which nothing more is read."""
     stage.produce(12)
     member = stage.client().subscribe()
@@ -336,7 +334,7 @@ def _check_against_model(
         assert len(expected) == cursor.remaining(first, messages)
 
 
-def test_whole_entries_are_acknowledged_as_far_as_there_is_room(stage: Stage) -> None:
+def test_whole_entries_are_acknowledged_while_room_remains(stage: Stage) -> None:
     """What was refused is still to be acknowledged, and can be without reading it."""
     stage.produce(8)
     member = received(stage)

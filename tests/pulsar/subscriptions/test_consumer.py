@@ -40,7 +40,7 @@ def test_what_a_consumer_was_sent_is_counted(stage: Stage) -> None:
     assert connected.bytes_out > 0
 
 
-def test_small_entries_leave_in_one_piece_and_large_ones_in_their_place(stage: Stage) -> None:
+def test_small_entries_are_joined_around_large_ones(stage: Stage) -> None:
     client = stage.client()
     pushed: list[list[int]] = []
     push = client.state.outbox.push
@@ -106,7 +106,7 @@ def throttled(stage: Stage) -> Throttled:
     return Throttled(stage)
 
 
-def test_a_consumer_above_its_quota_waits_until_the_debt_is_paid(throttled: Throttled) -> None:
+def test_consumer_over_quota_waits_until_debt_paid(throttled: Throttled) -> None:
     for _ in range(2):
         throttled.stage.wait(1000)
         # That its connection takes more is not enough.
@@ -118,7 +118,7 @@ def test_a_consumer_above_its_quota_waits_until_the_debt_is_paid(throttled: Thro
     assert not throttled.member.connected.paused
 
 
-def test_a_consumer_goes_on_when_the_quota_has_gone(throttled: Throttled) -> None:
+def test_consumer_resumes_when_quota_is_removed(throttled: Throttled) -> None:
     throttled.set_quota(None)
     throttled.stage.wait(1000)
     assert [1, 2] == throttled.member.offsets()
@@ -128,16 +128,14 @@ def test_clients_without_a_quota_do_not_wait(throttled: Throttled) -> None:
     assert [0, 1, 2] == throttled.other("bob").offsets()
 
 
-def test_other_consumers_of_the_client_learn_of_the_debt_with_their_next_delivery(throttled: Throttled) -> None:
+def test_clients_other_consumers_learn_debt_at_next_delivery(throttled: Throttled) -> None:
     other = throttled.other("alice")
     assert [0, 1, 2] == other.offsets()
     throttled.stage.produce()
     assert [] == other.offsets()
 
 
-def test_a_consumer_that_has_left_in_debt_is_not_looked_after(
-    throttled: Throttled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_departed_consumer_in_debt_is_forgotten(throttled: Throttled, monkeypatch: pytest.MonkeyPatch) -> None:
     throttled.set_quota(0.001)
     looked = mock.Mock(wraps=throttled.quotas.meters)
     monkeypatch.setattr(throttled.quotas, "meters", looked)

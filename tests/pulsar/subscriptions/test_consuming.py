@@ -92,7 +92,7 @@ def test_nothing_comes_before_success_and_permits(connect: Connect) -> None:
     assert [2] == offsets(wire, 1)
 
 
-def test_an_ack_with_a_request_id_is_answered_when_it_is_durable(tmp_path: Path) -> None:
+def test_ack_with_request_id_is_answered_once_durable(tmp_path: Path) -> None:
     with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"]) as broker:
         producer, wire = Wire(broker.address("pulsar")), Wire(broker.address("pulsar"))
         produce(producer, 4)
@@ -114,7 +114,7 @@ def test_an_ack_with_a_request_id_is_answered_when_it_is_durable(tmp_path: Path)
         wire.close()
 
 
-def test_unknown_consumers_are_answered_where_an_answer_is_due(connect: Connect) -> None:
+def test_commands_for_unknown_consumers_are_answered_when_due(connect: Connect) -> None:
     wire = connect()
     flow(wire, 1, consumer_id=9)
     wire.say(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, pb.CommandRedeliverUnacknowledgedMessages(consumer_id=9))
@@ -142,7 +142,7 @@ def test_a_flow_without_permits_closes_the_connection(connect: Connect) -> None:
     assert wire.is_closed()
 
 
-def test_a_consumer_that_is_asked_for_twice_is_the_same(connect: Connect) -> None:
+def test_repeated_subscribe_returns_same_consumer(connect: Connect) -> None:
     """A client that has waited for the answer in vain asks again."""
     wire = connect()
     assert [Type.SUCCESS, Type.SUCCESS] == [subscribe(wire)[0] for _ in range(2)]
@@ -188,7 +188,7 @@ def test_what_is_refused_leaves_nothing_behind(connect: Connect, fields: dict[st
     assert Type.SUCCESS == subscribe(wire)[0]
 
 
-def test_a_second_exclusive_consumer_is_refused_after_the_first_has_answered(connect: Connect) -> None:
+def test_second_exclusive_consumer_is_refused_after_liveness_check(connect: Connect) -> None:
     first, second = connect(), connect()
     subscribe(first)
     command = CommandSubscribe(topic="t", subscription="s", subType=0, consumer_id=0, request_id=7)
@@ -199,7 +199,7 @@ def test_a_second_exclusive_consumer_is_refused_after_the_first_has_answered(con
     assert (Type.ERROR, pb.ServerError.ConsumerBusy) == (kind, answer.error)
 
 
-def test_an_exclusive_consumer_that_hangs_up_when_it_is_asked_makes_room(connect: Connect) -> None:
+def test_exclusive_consumer_failing_liveness_check_makes_room(connect: Connect) -> None:
     first, second = connect(), connect()
     subscribe(first)
     second.say(Type.SUBSCRIBE, CommandSubscribe(topic="t", subscription="s", subType=0, consumer_id=0, request_id=7))
@@ -268,9 +268,7 @@ def test_a_seek_that_names_nothing_is_refused(connect: Connect) -> None:
         pytest.param({"entryId": 2**63}, [], id="beyond the end"),
     ],
 )
-def test_a_reader_starts_at_the_message_that_it_names(
-    connect: Connect, start: dict[str, int], expected: list[int]
-) -> None:
+def test_reader_starts_at_named_message(connect: Connect, start: dict[str, int], expected: list[int]) -> None:
     produce(connect(), 4)
     wire = connect()
     subscribe(wire)
@@ -310,7 +308,7 @@ def test_the_last_id_and_what_is_acknowledged(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize(("batch", "index"), [(None, -1), (1, 0), (3, 2)])
-def test_the_last_id_has_an_index_if_it_is_that_of_a_batch(connect: Connect, batch: int | None, index: int) -> None:
+def test_last_id_of_batch_has_batch_index(connect: Connect, batch: int | None, index: int) -> None:
     """A batch of one message is a batch: clients compare its index with that of the message which they have read last."""
     producer, wire = connect(), connect()
     produce(producer, 1)
@@ -350,7 +348,7 @@ def test_a_sticky_flood_of_acknowledgements_holds_up_nobody(connect: Connect) ->
         thread.join()
 
 
-def test_consumers_that_never_read_their_sockets_hold_up_nobody(connect: Connect) -> None:
+def test_consumers_not_reading_sockets_delay_nobody(connect: Connect) -> None:
     producer, reader = connect(), connect()
     deaf = [connect() for _ in range(5)]
     for number, wire in enumerate(deaf):
@@ -369,7 +367,7 @@ def test_consumers_that_never_read_their_sockets_hold_up_nobody(connect: Connect
         assert number == read_delivery(frame).command.message_id.entryId
 
 
-def test_consumers_that_come_and_go_leave_the_last_one_served(connect: Connect) -> None:
+def test_last_consumer_is_served_after_churn(connect: Connect) -> None:
     """Churn with real sockets and threads: reads in flight at each disconnection."""
     producer = connect()
     produce(producer, 50)
@@ -419,7 +417,7 @@ def test_unsubscribing_deletes_the_subscription(connect: Connect) -> None:
     assert [0, 1] == offsets(wire, 2)
 
 
-def test_a_subscription_that_others_use_is_not_deleted_without_force(connect: Connect) -> None:
+def test_subscription_in_use_is_deleted_only_by_force(connect: Connect) -> None:
     first, second = connect(), connect()
     subscribe(first, kind=SubType.Shared)
     subscribe(second, kind=SubType.Shared)

@@ -46,7 +46,7 @@ def test_what_is_stored_is_what_is_read(cursor: Cursor) -> None:
 
 
 @given(cursors(), st.data())
-def test_a_state_cut_short_or_changed_is_refused_or_is_another_cursor(cursor: Cursor, data: st.DataObject) -> None:
+def test_damaged_state_is_refused_or_decodes_to_another(cursor: Cursor, data: st.DataObject) -> None:
     state = bytearray(cursor.encode())
     with pytest.raises(StorageError):
         Cursor.decode(bytes(state[: data.draw(st.integers(0, len(state) - 1))]))
@@ -70,7 +70,7 @@ def test_properties_too_large_to_be_stored_are_refused() -> None:
         Cursor(0, {"n" * 70_000: ""}).encode()
 
 
-def test_two_hundred_thousand_ranges_are_stored_in_less_than_two_megabytes() -> None:
+def test_many_ranges_are_stored_compactly() -> None:
     cursor = Cursor()
     for offset in range(1, 400_000, 2):
         cursor.acknowledge(offset, 1)
@@ -79,7 +79,7 @@ def test_two_hundred_thousand_ranges_are_stored_in_less_than_two_megabytes() -> 
     assert facts(cursor) == facts(Cursor.decode(state))
 
 
-def test_a_bit_of_0_acknowledges_and_a_missing_word_is_all_zeros() -> None:
+def test_zero_bits_and_missing_words_acknowledge() -> None:
     cursor = Cursor()
     assert 1 == cursor.acknowledge(0, 100, [-2, -1])  # the first of 100
     assert [-2, 2**36 - 1] == list(cursor.ack_set(0) or ())
@@ -93,7 +93,7 @@ def test_a_bit_of_0_acknowledges_and_a_missing_word_is_all_zeros() -> None:
     assert 0 == cursor.acknowledge(0, 100, [])
 
 
-def test_a_batch_acknowledged_as_a_whole_counts_only_what_was_left() -> None:
+def test_whole_batch_acknowledgement_counts_only_the_rest() -> None:
     cursor = Cursor()
     cursor.acknowledge(10, 8, [0b11])
     assert 2 == cursor.acknowledge(10, 8)
@@ -114,7 +114,7 @@ def test_a_cumulative_acknowledgement_drops_ranges_and_parts_below() -> None:
     assert 20 - 14 + 2 + 76 == cursor.backlog(100)
 
 
-def test_rewinding_reads_again_from_the_oldest_that_is_not_acknowledged() -> None:
+def test_rewinding_restarts_at_oldest_unacknowledged() -> None:
     cursor = Cursor(3)
     cursor.read_offset = 50
     cursor.acknowledge(3, 2)
@@ -140,7 +140,7 @@ def test_a_seek_forgets_what_was_acknowledged_after_it() -> None:
     assert version != cursor.version
 
 
-def test_whatever_is_stored_changes_the_version_and_nothing_else_does() -> None:
+def test_version_changes_exactly_with_stored_state() -> None:
     cursor = Cursor()
     versions = [cursor.version]
     for change in (
@@ -160,7 +160,7 @@ def test_whatever_is_stored_changes_the_version_and_nothing_else_does() -> None:
     assert versions[-1] == cursor.version
 
 
-def test_an_entry_that_the_log_has_cut_in_two_is_not_acknowledged() -> None:
+def test_entry_cut_by_log_start_is_not_acknowledged() -> None:
     cursor = Cursor()
     cursor.acknowledge_until(13)  # Kafka deletes records up to the middle of the batch from 10 to 19
     assert not cursor.is_acknowledged(19)

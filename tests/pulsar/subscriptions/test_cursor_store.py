@@ -31,7 +31,7 @@ def restarted(stage: Stage, name: str = "s", kind: int = SubType.Exclusive) -> l
     return member.offsets()
 
 
-def test_an_answer_means_that_it_is_in_the_catalogue(stage: Stage) -> None:
+def test_answer_means_state_is_in_catalogue(stage: Stage) -> None:
     stage.produce(4)
     member = subscribed(stage)
     member.ack(0, 2)
@@ -43,7 +43,7 @@ def test_an_answer_means_that_it_is_in_the_catalogue(stage: Stage) -> None:
     assert [1, 3] == restarted(stage)
 
 
-def test_acknowledgements_without_an_answer_are_written_within_a_second(stage: Stage) -> None:
+def test_unanswered_acknowledgements_are_written_within_a_second(stage: Stage) -> None:
     stage.produce(4)
     member = subscribed(stage)
     member.ack(0, 2)
@@ -74,7 +74,7 @@ def test_many_acknowledgements_are_one_row(stage: Stage) -> None:
     assert [1] == rows
 
 
-def test_what_is_acknowledged_while_the_state_is_written_is_written_afterwards(stage: Stage) -> None:
+def test_acknowledgements_during_write_are_written_next(stage: Stage) -> None:
     stage.produce(4)
     member = subscribed(stage)
     member.ack(0)
@@ -94,7 +94,7 @@ def test_what_is_acknowledged_while_the_state_is_written_is_written_afterwards(s
     assert [2, 3] == restarted(stage)
 
 
-def test_a_catalogue_that_fails_is_told_and_tried_again(stage: Stage) -> None:
+def test_failing_catalogue_is_reported_and_retried(stage: Stage) -> None:
     stage.produce(4)
     member = subscribed(stage)
     saved(stage, member)
@@ -110,7 +110,7 @@ def test_a_catalogue_that_fails_is_told_and_tried_again(stage: Stage) -> None:
     assert [2, 3] == restarted(stage)
 
 
-def test_one_cursor_that_cannot_be_written_does_not_hold_up_the_others(stage: Stage) -> None:
+def test_unwritable_cursor_does_not_delay_others(stage: Stage) -> None:
     stage.produce(2)
     members = [subscribed(stage, name) for name in "abc"]
     for member in members:
@@ -146,7 +146,7 @@ def test_a_topic_that_is_unloaded_leaves_its_cursors(stage: Stage) -> None:
     assert [1, 3] == restarted(stage)
 
 
-def test_an_unloaded_topic_whose_cursor_is_not_saved_yet_goes_on_where_it_was(stage: Stage) -> None:
+def test_unloaded_topic_resumes_from_unsaved_cursor(stage: Stage) -> None:
     stage.produce(4)
     member = subscribed(stage)
     saved(stage, member)
@@ -167,7 +167,7 @@ def test_an_unloaded_topic_whose_cursor_is_not_saved_yet_goes_on_where_it_was(st
     assert [3] == restarted(stage)
 
 
-def test_who_asks_after_the_topic_was_unloaded_is_answered_when_the_last_state_is_durable(stage: Stage) -> None:
+def test_request_after_unloading_awaits_durable_last_state(stage: Stage) -> None:
     stage.produce(4)
     member = subscribed(stage)
     member.ack(0, 2)
@@ -179,9 +179,7 @@ def test_who_asks_after_the_topic_was_unloaded_is_answered_when_the_last_state_i
     assert [1, 3] == restarted(stage)
 
 
-def test_who_was_about_to_be_answered_when_the_topic_was_unloaded_waits_for_the_last_state(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pending_request_at_unloading_awaits_last_state(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.produce(4)
     member = subscribed(stage)
     member.ack(0, 2)
@@ -203,7 +201,7 @@ def test_who_was_about_to_be_answered_when_the_topic_was_unloaded_waits_for_the_
     assert [1, 3] == restarted(stage)
 
 
-def test_who_waits_for_a_last_state_that_cannot_be_written_is_told(stage: Stage) -> None:
+def test_unwritable_last_state_is_reported_to_waiters(stage: Stage) -> None:
     stage.produce(4)
     member = subscribed(stage)
     member.ack(0, 2)
@@ -218,7 +216,7 @@ def test_who_waits_for_a_last_state_that_cannot_be_written_is_told(stage: Stage)
     assert [1, 3] == restarted(stage)
 
 
-def test_a_new_subscription_that_is_unloaded_is_spared_by_the_deletion_of_the_old_one(stage: Stage) -> None:
+def test_deletion_of_old_subscription_spares_unloaded_new_one(stage: Stage) -> None:
     member = subscribed(stage)
     saved(stage, member)
     stage.run()
@@ -233,7 +231,7 @@ def test_a_new_subscription_that_is_unloaded_is_spared_by_the_deletion_of_the_ol
     assert ["s"] == stage.stored
 
 
-def test_the_old_state_of_an_unloaded_topic_never_overwrites_a_newer_one(stage: Stage) -> None:
+def test_unloaded_topics_state_never_overwrites_newer_state(stage: Stage) -> None:
     stage.produce(4)
     member = subscribed(stage)
     member.ack(0)
@@ -279,7 +277,7 @@ def test_a_deletion_that_failed_is_tried_again(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_subscription_that_is_made_again_survives_the_deletion_of_the_old_one(stage: Stage, late: bool) -> None:
+def test_recreated_subscription_survives_deletion_of_old_one(stage: Stage, late: bool) -> None:
     stage.produce(3)
     member = subscribed(stage)
     saved(stage, member)
@@ -313,7 +311,7 @@ def test_cursors_of_deleted_topics_go_away(stage: Stage) -> None:
     assert [] == stage.stored
 
 
-def test_cursors_of_topics_that_went_while_the_broker_died_go_at_the_start(stage: Stage) -> None:
+def test_cursors_of_deleted_topics_are_removed_at_start(stage: Stage) -> None:
     member = subscribed(stage)
     saved(stage, member)
     stage.run()

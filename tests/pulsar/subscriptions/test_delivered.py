@@ -47,7 +47,7 @@ def test_it_forgets_what_is_acknowledged() -> None:
     assert 50 in table and 49 not in table
 
 
-def test_entries_that_were_delivered_again_are_forgotten_some_day() -> None:
+def test_redelivered_entries_are_eventually_forgotten() -> None:
     table = Delivered()
     table.add(1_000_000, 1)  # stands first for ever
     for entry in range(5000):
@@ -64,7 +64,7 @@ def test_it_keeps_the_newest() -> None:
 
 
 @given(st.lists(st.integers(1, 3), max_size=12), st.lists(st.integers(0, 25), max_size=15))
-def test_what_is_taken_comes_in_runs_and_can_be_put_back(sizes: list[int], asked: list[int]) -> None:
+def test_taken_offsets_come_in_runs_and_can_return(sizes: list[int], asked: list[int]) -> None:
     table = Delivered()
     sizes_by_entry = {sum(sizes[:number]): size for number, size in enumerate(sizes)}
     for entry, size in sizes_by_entry.items():

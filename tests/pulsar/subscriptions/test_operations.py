@@ -65,7 +65,7 @@ def test_old_messages_expire(stage: Stage) -> None:
     assert (2, 2, 2) == (subscription.cursor.acknowledged_before, subscription.backlog, subscription.expired)
 
 
-def test_reset_to_a_time_starts_at_the_first_message_of_that_time(stage: Stage) -> None:
+def test_reset_to_time_starts_at_first_message(stage: Stage) -> None:
     from tests.pulsar.entries.messages import append_entry
 
     for number in range(5):

@@ -27,7 +27,7 @@ def test_messages_come_as_there_are_permits(stage: Stage, kind: int) -> None:
     assert [10, 11] == member.offsets()  # on the thread that has appended
 
 
-def test_an_entry_that_comes_between_the_look_at_the_end_and_the_wait_is_not_missed(stage: Stage) -> None:
+def test_entry_between_end_check_and_wait_is_seen(stage: Stage) -> None:
     member = stage.client().subscribe()
     tail = stage.topic.tail
     add = tail.add
@@ -43,7 +43,7 @@ def test_an_entry_that_comes_between_the_look_at_the_end_and_the_wait_is_not_mis
     assert [0] == member.offsets()
 
 
-def test_a_subscription_that_waits_goes_on_when_its_consumer_is_replaced(stage: Stage) -> None:
+def test_waiting_subscription_resumes_for_replacing_consumer(stage: Stage) -> None:
     client = stage.client()
     member = client.subscribe()
     member.flow(10)
@@ -57,7 +57,7 @@ def test_a_subscription_that_waits_goes_on_when_its_consumer_is_replaced(stage: 
     assert [0, 1] == other.offsets()
 
 
-def test_many_subscriptions_that_wait_are_served_off_the_thread_that_appends(stage: Stage) -> None:
+def test_many_waiting_subscriptions_are_served_off_appending_thread(stage: Stage) -> None:
     members = [stage.client().subscribe(f"s{number}") for number in range(40)]
     for member in members:
         member.flow(10)
@@ -80,7 +80,7 @@ def test_what_others_append_to_the_log_is_noticed(stage: Stage) -> None:
     assert [1] == member.offsets()
 
 
-def test_a_log_without_waiting_subscriptions_is_not_watched_for_long(stage: Stage) -> None:
+def test_log_watch_ends_without_waiting_subscriptions(stage: Stage) -> None:
     client = stage.client()
     client.subscribe().flow(10)
     client.disconnect()
@@ -100,7 +100,7 @@ def test_a_long_backlog_is_read_in_turns(stage: Stage) -> None:
     assert 1100 == len(member.offsets())
 
 
-def test_what_comes_again_is_read_in_turns_as_well(stage: Stage) -> None:
+def test_redelivered_entries_are_read_in_turns(stage: Stage) -> None:
     stage.produce(1000)
     first = stage.client().subscribe(kind=SubType.Shared)
     first.flow(1000)
@@ -114,7 +114,7 @@ def test_what_comes_again_is_read_in_turns_as_well(stage: Stage) -> None:
     assert second.connected.messages_out == 1000
 
 
-def test_a_consumer_that_does_not_read_its_socket_is_given_one_slice(stage: Stage) -> None:
+def test_consumer_not_reading_socket_gets_one_slice(stage: Stage) -> None:
     stage.produce(100, size=20_000)
     client = stage.client()
     member = client.subscribe()
@@ -131,7 +131,7 @@ def test_a_consumer_that_does_not_read_its_socket_is_given_one_slice(stage: Stag
     assert 100 == len(member.offsets())
 
 
-def test_a_pause_ends_even_if_everything_has_left_before_the_processor_heard_of_it(stage: Stage) -> None:
+def test_pause_ends_if_output_drained_before_processor_noticed(stage: Stage) -> None:
     stage.produce(50, size=20_000)
     client = stage.client()
     client.outbox.later = True
@@ -148,7 +148,7 @@ def test_a_pause_ends_even_if_everything_has_left_before_the_processor_heard_of_
     assert 51 == len(member.offsets())
 
 
-def test_consumers_of_a_connection_that_takes_nothing_cost_no_memory_each(stage: Stage) -> None:
+def test_consumers_of_stalled_connection_share_memory_bound(stage: Stage) -> None:
     client = stage.client()
     members = [client.subscribe(f"s{number}") for number in range(30)]
     for member in members:
@@ -163,7 +163,7 @@ def test_consumers_of_a_connection_that_takes_nothing_cost_no_memory_each(stage:
     assert [50] * 30 == [len(member.offsets()) for member in members]
 
 
-def test_a_read_that_completes_after_its_consumer_has_left_harms_nobody(stage: Stage) -> None:
+def test_read_completing_after_consumer_left_is_harmless(stage: Stage) -> None:
     """Pulsar's #26174, #6966: whatever is in flight when consumers come and go, the last one is served."""
     stage.produce(5)
     stage.cache.max_bytes = 0
@@ -182,7 +182,7 @@ def test_a_read_that_completes_after_its_consumer_has_left_harms_nobody(stage: S
     assert [5] == member.offsets()
 
 
-def test_redelivery_while_a_read_is_in_flight_neither_loses_nor_repeats(stage: Stage) -> None:
+def test_redelivery_during_read_neither_loses_nor_repeats(stage: Stage) -> None:
     stage.produce(5)
     stage._cache_bytes = 0
     stage.start()
@@ -230,7 +230,7 @@ def test_retention_moves_the_cursor(stage: Stage) -> None:
     assert 4 == member.subscription.backlog
 
 
-def test_a_subscription_whose_messages_are_all_gone_waits_for_new_ones(stage: Stage) -> None:
+def test_subscription_of_deleted_messages_waits_for_new_ones(stage: Stage) -> None:
     stage.produce(10)
     stage.log.trimming.delete_records(10)
     member = stage.client().subscribe()
@@ -243,7 +243,7 @@ def test_a_subscription_whose_messages_are_all_gone_waits_for_new_ones(stage: St
     assert 1 == member.subscription.backlog
 
 
-def test_a_log_that_cannot_be_read_is_read_again(stage: Stage) -> None:
+def test_unreadable_log_is_read_again(stage: Stage) -> None:
     stage.produce(3)
     stage._cache_bytes = 0
     stage.start()
@@ -272,7 +272,7 @@ def test_a_log_that_cannot_be_read_is_read_again(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_consumers_that_come_and_go_leave_one_read_to_the_readers(stage: Stage, durable: bool) -> None:
+def test_consumer_churn_leaves_one_pending_read(stage: Stage, durable: bool) -> None:
     stage.produce(3)
     stage._cache_bytes = 0
     stage.start()
@@ -297,9 +297,7 @@ def test_consumers_that_come_and_go_leave_one_read_to_the_readers(stage: Stage, 
 
 
 @pytest.mark.parametrize("kinds", [(SubType.Shared, SubType.Key_Shared), (SubType.Key_Shared, SubType.Shared)])
-def test_what_was_read_for_consumers_of_another_type_is_not_taken_for_the_read_of_this_one(
-    stage: Stage, kinds: tuple[int, int]
-) -> None:
+def test_read_for_previous_consumer_type_is_discarded(stage: Stage, kinds: tuple[int, int]) -> None:
     """The dispatchers count their reads from the same number."""
     stage.produce(6)
     stage._cache_bytes = 0
@@ -342,7 +340,7 @@ def test_seek_closes_the_consumers_and_starts_over(stage: Stage) -> None:
     assert 3 == subscription.backlog
 
 
-def test_a_reader_keeps_its_position_over_a_seek_but_not_for_ever(stage: Stage) -> None:
+def test_reader_position_is_kept_briefly_after_seek(stage: Stage) -> None:
     stage.produce(5)
     client = stage.client()
     member = client.subscribe(durable=False)
@@ -358,7 +356,7 @@ def test_a_reader_keeps_its_position_over_a_seek_but_not_for_ever(stage: Stage) 
     assert {} == stage.topic.subscriptions
 
 
-def test_a_subscription_that_is_not_durable_ends_with_its_last_consumer(stage: Stage) -> None:
+def test_nondurable_subscription_ends_with_its_last_consumer(stage: Stage) -> None:
     client = stage.client()
     client.subscribe(durable=False)
     client.disconnect()
@@ -367,7 +365,7 @@ def test_a_subscription_that_is_not_durable_ends_with_its_last_consumer(stage: S
     assert [] == stage.stored
 
 
-def test_unloading_closes_consumers_and_keeps_what_they_have_acknowledged(stage: Stage) -> None:
+def test_unloading_closes_consumers_and_keeps_acknowledgements(stage: Stage) -> None:
     stage.produce(5)
     client = stage.client()
     member = client.subscribe()
@@ -385,7 +383,7 @@ def test_unloading_closes_consumers_and_keeps_what_they_have_acknowledged(stage:
     assert [2, 3] == again.offsets()
 
 
-def test_clients_of_the_cpp_core_are_not_told_of_the_end_of_a_topic(stage: Stage) -> None:
+def test_cpp_clients_are_not_told_end_of_topic(stage: Stage) -> None:
     """They would close the connection."""
     stage.produce(1)
     clients = [stage.client("Pulsar-CPP-v4.2.0"), stage.client("Pulsar-Java-v4")]
@@ -464,7 +462,7 @@ def test_the_broker_skips_what_consumers_never_see(stage: Stage) -> None:
     assert 1 == member.subscription.cursor.acknowledged_before
 
 
-def test_the_epoch_of_a_consumer_is_in_its_messages(stage: Stage) -> None:
+def test_messages_carry_epoch_of_consumer(stage: Stage) -> None:
     stage.produce(2)
     client = stage.client()
     member = client.subscribe(epoch=3)
@@ -497,7 +495,7 @@ def test_an_idle_subscription_is_small(stage: Stage) -> None:
     assert each < 2000
 
 
-def test_a_time_that_was_set_for_one_consumer_comes_for_the_next(stage: Stage) -> None:
+def test_timer_of_one_consumer_fires_for_next(stage: Stage) -> None:
     for _ in range(3):
         stage.append(message(b"m", deliver_at_time=stage.clock.time_ms() + 3_000))
     client = stage.client()
@@ -516,7 +514,7 @@ def test_a_time_that_was_set_for_one_consumer_comes_for_the_next(stage: Stage) -
     assert [0, 1, 2] == again.offsets()
 
 
-def test_what_is_acknowledged_is_durable_soon_after_a_consumer_has_left(stage: Stage) -> None:
+def test_acknowledgements_become_durable_soon_after_consumer_left(stage: Stage) -> None:
     stage.produce(3)
     client = stage.client()
     member = client.subscribe()
@@ -533,7 +531,7 @@ def test_what_is_acknowledged_is_durable_soon_after_a_consumer_has_left(stage: S
 
 
 @pytest.mark.parametrize("kind", [SubType.Exclusive, SubType.Shared])
-def test_nothing_is_kept_for_a_subscription_whose_consumer_takes_nothing(stage: Stage, kind: int) -> None:
+def test_stalled_subscription_keeps_nothing_in_cache(stage: Stage, kind: int) -> None:
     cached = stage.topic.reader._cached
     client, other = stage.client(), stage.client()
     member = client.subscribe("slow", kind=kind)
@@ -561,7 +559,7 @@ def test_nothing_is_kept_for_a_subscription_whose_consumer_takes_nothing(stage: 
 
 @pytest.mark.parametrize("asks_for_all", [True, False])
 @pytest.mark.parametrize("kind", [SubType.Exclusive, SubType.Shared])
-def test_what_is_to_be_delivered_again_stays_in_the_cache(stage: Stage, kind: int, asks_for_all: bool) -> None:
+def test_entries_awaiting_redelivery_stay_in_cache(stage: Stage, kind: int, asks_for_all: bool) -> None:
     member = stage.client().subscribe(kind=kind)
     member.flow(1)
     stage.produce()
@@ -577,7 +575,7 @@ def test_what_is_to_be_delivered_again_stays_in_the_cache(stage: Stage, kind: in
     assert [0, 1] == member.offsets()
 
 
-def test_what_a_consumer_that_leaves_had_stays_in_the_cache_for_the_others(stage: Stage) -> None:
+def test_departed_consumers_entries_stay_cached_for_others(stage: Stage) -> None:
     leaves = stage.client().subscribe(kind=SubType.Shared)
     stays = stage.client().subscribe(kind=SubType.Shared)
     leaves.flow(1)

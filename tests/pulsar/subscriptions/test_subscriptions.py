@@ -28,7 +28,7 @@ def test_a_topic_has_so_many_subscriptions(stage: Stage) -> None:
     assert ["a", "b"] == list(stage.topic.subscriptions)
 
 
-def test_a_subscription_and_a_topic_have_so_many_consumers(stage: Stage) -> None:
+def test_consumers_are_limited_per_subscription_and_topic(stage: Stage) -> None:
     stage.limits.of_all = Bounds(consumers_of_subscription=2, consumers_of_topic=3)
     for _ in range(2):
         stage.client().subscribe("a", kind=SubType.Shared)
@@ -60,13 +60,13 @@ def test_consumers_agree_on_how_keys_are_shared(stage: Stage) -> None:
     client.subscribe(kind=kind, policy=KeySharedPolicy(sticky=True), ranges=((101, 200),))
 
 
-def test_a_subscription_that_is_gone_is_not_made_without_a_start(stage: Stage) -> None:
+def test_deleted_subscription_needs_start_to_be_recreated(stage: Stage) -> None:
     with pytest.raises(Missing):
         stage.client().subscribe(start=None)
     assert {} == stage.topic.subscriptions
 
 
-def test_a_topic_that_is_going_out_of_use_takes_nobody(stage: Stage) -> None:
+def test_topic_being_unloaded_accepts_no_consumers(stage: Stage) -> None:
     stage.topic.closed = True
     with pytest.raises(ServiceNotReady):
         stage.client().subscribe()
@@ -130,7 +130,7 @@ def test_consumers_that_never_acknowledge_are_blocked(stage: Stage) -> None:
     assert list(range(10, 20)) == member.offsets()
 
 
-def test_readers_are_not_blocked_by_what_they_have_not_acknowledged(stage: Stage) -> None:
+def test_readers_are_not_blocked_by_unacknowledged_messages(stage: Stage) -> None:
     stage.produce(30)
     stage.limits.dispatch = DispatchSettings(unacked_max_per_consumer=10)
     member = stage.client().subscribe(kind=SubType.Shared, durable=False)
@@ -139,7 +139,7 @@ def test_readers_are_not_blocked_by_what_they_have_not_acknowledged(stage: Stage
     assert list(range(30)) == member.offsets()
 
 
-def test_one_of_many_consumers_of_a_closed_connection_leaves_on_the_wakers_thread(stage: Stage) -> None:
+def test_excess_consumers_of_closed_connection_leave_on_waker(stage: Stage) -> None:
     stage.produce(1)
     member = stage.client().subscribe()
     member.flow(1)

@@ -7,7 +7,7 @@ import pytest
 from broker.pulsar.subscriptions.waker import Waker
 
 
-def test_work_is_done_in_order_and_a_failure_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_work_runs_in_order_despite_failures(capsys: pytest.CaptureFixture[str]) -> None:
     waker, done = Waker(), []
     line = waker.line()
     line.call(lambda: done.append(1))
@@ -18,7 +18,7 @@ def test_work_is_done_in_order_and_a_failure_stops_nothing(capsys: pytest.Captur
     assert [1, 2] == done
 
 
-def test_a_topic_with_much_to_do_takes_turns_with_the_others() -> None:
+def test_busy_topic_takes_turns_with_others() -> None:
     waker = Waker()
     done: list[object] = []
     much, little = waker.line(), waker.line()

@@ -28,7 +28,7 @@ def topics(broker: Broker) -> TopicRegistry:
     return registry_of(broker)
 
 
-def test_a_topic_that_does_not_exist_is_made_if_that_is_wanted(broker: Broker, topics: TopicRegistry) -> None:
+def test_missing_topic_is_created_on_request(broker: Broker, topics: TopicRegistry) -> None:
     name = parse_topic("t")
     with pytest.raises(TopicNotFound):
         topics.get_or_create(name, create=False)
@@ -46,7 +46,7 @@ def test_a_topic_of_another_namespace_needs_that_namespace(topics: TopicRegistry
         topics.get_or_create(parse_topic("persistent://shop/us/t"))
 
 
-def test_a_topic_of_one_partition_is_partitioned_if_it_was_made_so_also_after_a_restart(tmp_path: Path) -> None:
+def test_single_partition_topic_stays_partitioned_after_restart(tmp_path: Path) -> None:
     for new in (True, False):
         with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"]) as broker:
             topics = registry_of(broker)
@@ -64,32 +64,28 @@ def test_a_topic_of_one_partition_is_partitioned_if_it_was_made_so_also_after_a_
                 topics.create_partitioned(parse_topic("plain"), 3)
 
 
-def test_a_partition_that_is_not_there_is_not_made(topics: TopicRegistry) -> None:
+def test_missing_partition_is_not_created(topics: TopicRegistry) -> None:
     topics.create_partitioned(parse_topic("t"), 2)
     with pytest.raises(TopicNotFound):
         topics.get_or_create(parse_topic("t-partition-2"))
     assert [2, 0, None] == [topics.partitions(parse_topic(f"t{end}")) for end in ("", "-partition-1", "-partition-2")]
 
 
-def test_a_topic_may_end_like_a_partition_where_there_is_no_partitioned_topic(
-    broker: Broker, topics: TopicRegistry
-) -> None:
+def test_unpartitioned_topic_may_have_partition_like_name(broker: Broker, topics: TopicRegistry) -> None:
     topic = topics.get_or_create(parse_topic("t-partition-5"))
     assert ("t-partition-5", -1) == (topic.log.topic, topic.partition)
     assert broker.server.kafka.logs.topic("t") is None
     assert topics.get_or_create(parse_topic("t-partition-5")) is topic
 
 
-def test_a_partition_has_the_log_that_kafka_has_and_the_ledger_of_its_topic(
-    broker: Broker, topics: TopicRegistry
-) -> None:
+def test_partition_has_kafkas_log_and_topics_ledger(broker: Broker, topics: TopicRegistry) -> None:
     broker.server.kafka.logs.create_topic("t", 3)
     found = [topics.get_or_create(parse_topic(f"t-partition-{number}")) for number in range(3)]
     assert [0, 1, 2] == [topic.log.partition for topic in found] == [topic.partition for topic in found]
     assert 1 == len({topic.ledger for topic in found})
 
 
-def test_clients_that_ask_at_the_same_time_get_the_same_topic(topics: TopicRegistry) -> None:
+def test_simultaneous_requests_get_the_same_topic(topics: TopicRegistry) -> None:
     barrier, found = Barrier(8), []
 
     def ask() -> None:
@@ -122,7 +118,7 @@ def in_a_minute(topics: TopicRegistry, seconds: float = module._IDLE_S + 1) -> I
         topics._clock = clock
 
 
-def test_a_topic_that_nobody_uses_goes_out_of_use_and_comes_back(topics: TopicRegistry, connect: Connect) -> None:
+def test_unused_topic_is_unloaded_and_comes_back(topics: TopicRegistry, connect: Connect) -> None:
     wire = connect()
     wire.produce("used")
     idle = topics.get_or_create(parse_topic("idle"))
@@ -137,7 +133,7 @@ def test_a_topic_that_nobody_uses_goes_out_of_use_and_comes_back(topics: TopicRe
     assert Type.SEND_RECEIPT == wire.hear()[0]
 
 
-def test_a_topic_made_by_kafka_under_the_same_name_is_another_one(broker: Broker, topics: TopicRegistry) -> None:
+def test_kafka_topic_of_same_name_is_distinct(broker: Broker, topics: TopicRegistry) -> None:
     logs = broker.server.kafka.logs
     first = topics.get_or_create(parse_topic("t"))
     logs.delete_topic("t")

@@ -28,7 +28,7 @@ class World:
         return decode(self.tables.documents[KIND, str(topic_id)])
 
 
-def test_a_record_is_the_same_when_it_is_read_again() -> None:
+def test_record_round_trips() -> None:
     record = TopicRecord(7, True, {"key": "value"}, True, {0: 3, 12: 1})
     assert record == decode(encode(record))
 
@@ -45,7 +45,7 @@ def test_a_ledger_is_given_once_whatever_happens() -> None:
     assert given == sorted(given)
 
 
-def test_a_document_is_there_before_its_record_is_used() -> None:
+def test_document_exists_before_record_is_used() -> None:
     world = World()
     record = world.documents.ensure(ONE)
     assert record == world.stored(ONE) == world.documents.ensure(ONE)
@@ -57,7 +57,7 @@ def test_a_document_is_there_before_its_record_is_used() -> None:
     assert record.ledger < world.documents.ensure(OTHER).ledger
 
 
-def test_a_new_topic_gets_its_document_in_the_same_step() -> None:
+def test_new_topic_gets_document_in_same_step() -> None:
     world = World()
     record = world.documents.new_record(partitioned=True, properties={"a": "b"})
     world.catalogue.together([world.documents.adding(ONE, record)])
@@ -66,7 +66,7 @@ def test_a_new_topic_gets_its_document_in_the_same_step() -> None:
     assert not world.documents.is_partitioned(OTHER)
 
 
-def test_changes_are_written_in_their_order_and_told_when_they_are_durable() -> None:
+def test_changes_are_written_in_order_and_reported_durable() -> None:
     world, told = World(), []
     world.documents.ensure(ONE)
     for epoch in (1, 2):
@@ -90,7 +90,7 @@ def test_a_change_that_cannot_be_written_is_told() -> None:
     assert [StorageError] == [type(error) for error in told]
 
 
-def test_a_topic_that_is_gone_is_not_changed_and_leaves_nothing() -> None:
+def test_deleted_topic_is_not_changed_and_leaves_nothing() -> None:
     world, told = World(), []
     world.documents.ensure(ONE)
     world.documents.change(ONE, lambda old: old, told.append)
@@ -101,7 +101,7 @@ def test_a_topic_that_is_gone_is_not_changed_and_leaves_nothing() -> None:
     assert 2 == len(told)
 
 
-def test_documents_of_topics_that_are_gone_are_removed_at_the_start() -> None:
+def test_documents_of_deleted_topics_are_removed_at_start() -> None:
     world = World()
     gone = uuid.UUID(int=9)
     for topic_id in (ONE, gone):

@@ -111,7 +111,7 @@ def test_expressions_are_matched_as_a_whole(broker: Broker, connect: Connect, pa
     assert watcher.hears_nothing()
 
 
-def test_who_has_the_list_already_gets_the_hash_alone(broker: Broker, connect: Connect) -> None:
+def test_client_with_current_list_gets_only_hash(broker: Broker, connect: Connect) -> None:
     broker.server.kafka.logs.create_topic("t", 1)
     assert set() == Watcher(connect(), hash=topics_hash(texts("t"))).known
     assert texts("t") == Watcher(connect(), hash="00000000").known
@@ -172,7 +172,7 @@ def test_watches_are_bounded(broker: Broker, connect: Connect, monkeypatch: pyte
     assert [None, too_many] == [Watcher(wire, number=number).error for number in range(2)]
 
 
-def test_a_watch_has_only_what_its_client_may_describe() -> None:
+def test_watch_has_only_topics_client_may_describe() -> None:
     settings = {"authorizer_class_name": "acl", "super_users": "User:boss"}
     with Broker(listeners=["pulsar://127.0.0.1:0", "kafka://127.0.0.1:0"], **settings) as broker:
         authorizer = broker.server.part("pulsar").context.authorizer  # type: ignore[union-attr]
@@ -226,7 +226,7 @@ def test_a_connection_that_takes_nothing_is_told_later(broker: Broker, connect: 
     watcher.hear_until(texts(*names[1:]))
 
 
-def test_topics_that_change_all_the_time_are_known_in_the_end(
+def test_constantly_changing_topics_are_eventually_reported(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what is told at once is told in few updates."""
@@ -261,7 +261,7 @@ def test_topics_that_change_all_the_time_are_known_in_the_end(
     assert wanted == {text for text in listed if "/b-" not in text}
 
 
-def test_a_watch_that_fails_does_not_stop_the_others(broker: Broker, connect: Connect) -> None:
+def test_failing_watch_does_not_stop_others(broker: Broker, connect: Connect) -> None:
     failing, other = connect(), connect()
     first = Watcher(failing)
     second = Watcher(other)

@@ -90,7 +90,7 @@ def test_messages_of_pulsar_producers_are_shown_as_records(api: Api) -> None:
     assert [2, 3, 4] == [each["offset"] for each in api.get("/topics/entries/records?partition=0&offset=2")["records"]]
 
 
-def test_a_topic_that_is_not_in_use_shows_its_subscriptions_names(api: Api) -> None:
+def test_idle_topic_shows_its_subscription_names(api: Api) -> None:
     with client(url(api)) as pulsar:
         pulsar.subscribe("idle", "kept").close()
     part = api.broker.server.part("pulsar")
