@@ -23,7 +23,7 @@ EARLIEST = dict(auto_offset_reset="earliest", consumer_timeout_ms=10000)
 addresses = []
 
 
-def test_nothing_of_the_broker_is_loaded_before_it_is_used():
+def test_broker_is_not_loaded_before_use():
     assert "broker.server" not in sys.modules
 
 

@@ -33,7 +33,7 @@ def test_beyond_the_bound_notes_are_dropped_and_counted() -> None:
     assert 1 == len(traces.take())
 
 
-def test_a_note_has_the_times_in_order_whatever_the_threads_have_measured() -> None:
+def test_note_has_its_times_in_order() -> None:
     traces = Traces(1.0)
     traces.offer(request(), 0, 2.0, 1.5, 1.0)
     (note,) = traces.take()
@@ -54,14 +54,14 @@ def test_what_a_client_says_of_itself_is_cut() -> None:
     assert "x" * 100 == note.client_id
 
 
-def test_a_request_that_a_handler_had_is_told_apart() -> None:
+def test_request_of_a_handler_is_told_apart() -> None:
     traces = Traces(1.0)
     offer(traces)
     offer(traces, done=False)
     assert [False, True] == [note.by_handler for note in traces.take() if isinstance(note, Note)]
 
 
-def test_of_a_request_with_many_partitions_some_work_on_logs_is_noted() -> None:
+def test_request_with_many_partitions_notes_some_log_work() -> None:
     traces = Traces(1.0)
     offer(traces, log_calls=[()] * 20_000)
     (note,) = traces.take()
@@ -85,7 +85,7 @@ def test_connections_have_a_share_of_their_own() -> None:
     assert 5 == kinds.count(Arrival) == kinds.count(Note)
 
 
-def test_the_times_of_a_connection_are_in_order_whatever_was_measured() -> None:
+def test_connection_has_its_times_in_order() -> None:
     traces = Traces(1.0)
     arrive(traces, accepted_at=4.0)
     assert [Arrival("127.0.0.1", "kafka", 0, 4.0, 4.0, 4.0)] == traces.take()

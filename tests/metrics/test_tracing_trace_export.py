@@ -105,7 +105,7 @@ def test_the_way_of_a_fetch_is_seen(broker: Broker, memory: InMemorySpanExporter
     assert "orders" == read.attributes["messaging.destination.name"]
 
 
-def test_a_fetch_that_was_parked_has_its_reading_in_the_wait() -> None:
+def test_parked_fetch_has_its_reading_in_the_wait() -> None:
     memory = InMemorySpanExporter()
     traces = Traces(1.0)
     calls = (
@@ -121,7 +121,7 @@ def test_a_fetch_that_was_parked_has_its_reading_in_the_wait() -> None:
     assert [("log read", "Fetch a"), ("log load", "handle"), ("log read", "wait")] == parents
 
 
-def test_a_connection_is_seen_on_its_way_through_the_acceptor(broker: Broker, memory: InMemorySpanExporter) -> None:
+def test_connection_is_traced_through_the_acceptor(broker: Broker, memory: InMemorySpanExporter) -> None:
     producer = Producer(settings(broker.bootstrap_servers))
     producer.list_topics(timeout=30)
     wait_for(lambda: "accept" in {span.name for span in memory.get_finished_spans()})
@@ -135,7 +135,7 @@ def test_a_connection_is_seen_on_its_way_through_the_acceptor(broker: Broker, me
     assert inside[1].end_time == accepted.end_time
 
 
-def test_requests_that_wait_and_those_of_handlers_are_seen(broker: Broker, memory: InMemorySpanExporter) -> None:
+def test_waiting_and_handled_requests_are_traced(broker: Broker, memory: InMemorySpanExporter) -> None:
     broker.server.kafka.logs.create_topic("orders", 1)
     consumer = Consumer(settings(broker.bootstrap_servers, group_id="g"))
     consumer.subscribe(["orders"])
@@ -170,7 +170,7 @@ def note(**fields: Any) -> Note:
     return Note(**{**values, **fields})
 
 
-def test_a_collector_that_does_not_answer_costs_spans_and_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_silent_collector_costs_spans_and_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     class Broken(InMemorySpanExporter):
         def export(self, spans: Any) -> SpanExportResult:
             raise OSError(errno.ECONNREFUSED, "connection refused", "http://me:secret@collector/?key=another")
@@ -191,7 +191,7 @@ def test_a_collector_that_does_not_answer_costs_spans_and_is_said(capsys: pytest
     assert not exporter.step(0)
 
 
-def test_appends_to_several_topics_leave_the_name_to_the_request() -> None:
+def test_appends_to_several_topics_keep_the_request_s_name() -> None:
     memory = InMemorySpanExporter()
     traces = Traces(1.0)
     calls = tuple(LogCall("append", topic, 0, 7, 1.0, 1.1) for topic in ("a", "b"))
@@ -227,9 +227,7 @@ class Hanging(InMemorySpanExporter):
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_an_exporter_that_hangs_does_not_keep_the_broker_from_stopping(
-    listens: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_exporter_does_not_keep_broker_running(listens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     exporter = Hanging(listens)
     monkeypatch.setattr(
         broker_server, "open_exporter", lambda *others: TraceExporter(*others[:2], exporter, *others[3:])
