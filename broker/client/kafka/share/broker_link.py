@@ -151,13 +151,12 @@ class _InFlight:
 
 @attrs.frozen(eq=False)
 class Received:
-    """``records_until``: the earliest end of the locks of its records (monotonic, s). ``renewal_errors``: the
-    partitions whose locks could not be renewed."""
+    """``locked_from``: when (monotonic, s) the locks of its records began, at the earliest. A lock that could not be renewed ends
+    at its time, and its records are delivered again."""
 
     kind: str
     answer: ShareAnswer
     settled: Sequence[Settled]
-    renewal_errors: Mapping[TopicIdPartition, int]
     locked_from: float
 
 
@@ -296,11 +295,10 @@ class BrokerLink:
             if answer.lock_s:
                 self.holdings.lock_s = answer.lock_s
             if in_flight.kind != "renew":
-                return Received(in_flight.kind, answer, self.holdings.settle(error_of), {}, locked_from)
-            failed = {partition: error_of(partition) for partition in in_flight.renewals if error_of(partition)}
-            renewed = {where: kinds for where, kinds in in_flight.renewals.items() if where not in failed}
+                return Received(in_flight.kind, answer, self.holdings.settle(error_of), locked_from)
+            renewed = {where: kinds for where, kinds in in_flight.renewals.items() if not error_of(where)}
             self.holdings.renewed(renewed, in_flight.sent_at + self.holdings.lock_s)
-        return Received(in_flight.kind, answer, (), failed, locked_from)
+        return Received(in_flight.kind, answer, (), locked_from)
 
     # Life -----------------------------------------------------------------------------------------------------------
 
