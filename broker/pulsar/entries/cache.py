@@ -205,7 +205,7 @@ class EntryCache:
             self._wind()
 
     def _wind(self) -> None:
-        """Set a timer for when the oldest run is due, but for MAX_AGE_S / 20 at least, so that it does not fire for each entry."""
+        """Set a timer for when the oldest run is due, but for MAX_AGE_S / 20 at least, so that it does not fire for each run."""
         if self._queue and self._alarm is None:
             due = max(self._queue[0].since + MAX_AGE_S, self._clock.monotonic() + MAX_AGE_S / 20)
             self._alarm = self._timer.at(due, self._wake)
