@@ -133,7 +133,8 @@ def topic_name(call: Call, domain: str = "persistent") -> TopicName:
 
 
 def web_urls(context: PulsarContext, call: Call) -> tuple[str, str]:
-    """The URL that the client used, as the first value without TLS, as the second with TLS; the other is empty."""
+    """The URL by which the client reached this broker: in the first place without TLS, in the second with TLS; the other is
+    empty."""
     host = call.headers.get("host", "")
     ssl = any(listener.ssl for listener in context.config.listeners if listener.name == call.peer.listener)
     return ("", f"https://{host}") if ssl else (f"http://{host}", "")
@@ -169,7 +170,7 @@ def require_existing(context: PulsarContext, name: TopicName) -> None:
 
 
 def loaded(context: PulsarContext, name: TopicName) -> Topic:
-    """The topic, which must not be partitioned, or a partition, loaded. Raises TopicNotFound, NotAllowed."""
+    """Load a topic that is not partitioned, or a partition. Raises TopicNotFound, NotAllowed."""
     if (context.topics.partitions(name) or 0) > 0:
         raise refusals.NotAllowed(f"{name} is a partitioned topic: name one of its partitions.")
     return context.topics.get_or_create(name, create=False)

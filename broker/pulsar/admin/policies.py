@@ -288,13 +288,13 @@ def _property(place: _OfNamespaces, call: Call) -> Answer:
 def _remove_property(place: _OfNamespaces, call: Call) -> Answer:
     """Answers with the removed value."""
     place.check(call)
-    key, taken = call.names["key"], []
+    key, removed = call.names["key"], []
 
     def without(before: Mapping[str, str] | None) -> Mapping[str, str] | None:
         properties = dict(before or {})
-        taken.append(properties.pop(key, None))
+        removed.append(properties.pop(key, None))
         return properties or None
 
     place.set(call, properties=without)
-    value = taken[0]
+    value = removed[0]
     return NO_CONTENT if value is None else Answer(200, value.encode("utf-8", "replace"), TEXT)

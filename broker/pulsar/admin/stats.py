@@ -39,9 +39,9 @@ from broker.security.acl import Operation
 from broker.web.routes import Answer, Call, Route, json_answer
 
 _INTERVAL_S: Final = 10.0
-# Sampling stops when no statistics were requested for so long (s).
+# How long (s) sampling goes on after the last request for statistics.
 _ASKED_S: Final = 300.0
-# A rate is taken over so long (s) at least: the counters of a new client say little about a shorter time.
+# The shortest time (s) over which a rate is computed, because the counters of a client that has just connected are not typical.
 _SHORTEST_S: Final = 1.0
 
 Counted = Producer | ConnectedConsumer | NonPersistentSubscription

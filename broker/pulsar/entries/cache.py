@@ -2,9 +2,9 @@
 
 The cache is a queue over all topics, oldest first (Pulsar's PIP-430), of *runs*: consecutive entries of a log that were appended
 or read together. A run is evicted when it is old, or when the bytes exceed their bound. A run that cursors still have to read
-moves to the end of the queue instead, a few times at most, because a reader that never comes must not keep it. If a log's runs
-were kept in vain, fewer reads of it are expected, by the number that did not happen, until the log has to be read again. Each
-call does a bounded amount of eviction and leaves the rest to the next calls.
+moves to the end of the queue instead, a few times at most, because a reader that never comes must not keep it. If runs of a log
+were kept in vain, fewer reads of its new entries are expected, by the number of reads that were missing, until the log has to be
+read again. Each call does a bounded amount of eviction and leaves the rest to the next calls.
 
 The cache does not copy an entry's data: it keeps the bytes that were received or read. Any thread may call. Lookups take no
 lock; insertions and removals hold the lock for a moment.
@@ -30,7 +30,7 @@ RUN_BYTES = 450
 # How long (s) a run stays if no cursor is known to need it, and how often a run that is needed is requeued. Pulsar's numbers.
 MAX_AGE_S = 1.0
 MOST_REQUEUES = 5
-# Entries that one call looks at. Each put looks at more than it adds, so the queue does not outgrow the bound for long.
+# Entries that a call checks for eviction. Each put checks more than it adds, so the queue does not exceed its bound for long.
 STEP = 64
 # Entries of a run: as many as the session takes together.
 RUN_ENTRIES = 128
@@ -72,7 +72,7 @@ class LogEntries:
     def __init__(self, cache: "EntryCache") -> None:
         self._cache = cache
         self._runs: dict[int, _Run] = {}  # by each of their keys
-        # For so many of the cursors, runs were kept in vain.
+        # The number of cursors for which runs were kept in vain.
         self._unread = 0
         self.closed = False
         # Cursors with consumers: that many reads of each new entry are expected.
@@ -148,7 +148,7 @@ class EntryCache:
         self._queue: deque[_Run] = deque()
         self._alarm: TimerHandle | None = None
         self.max_bytes = max_bytes
-        # Beyond this, runs are evicted even if they are needed. The margin gives time to look for those that are not.
+        # Beyond this, runs are evicted even if they are needed. The margin gives time to evict unneeded runs first.
         self._most_bytes = max_bytes + max_bytes // 8
         self.bytes = 0  # memory of the runs in the queue
 
@@ -214,26 +214,26 @@ class EntryCache:
         self._run(self.evict)
 
     def _evict(self, now: float, most: int) -> None:
-        """Look at runs until ``most`` entries have been looked at."""
+        """Check runs from the oldest on, until ``most`` entries have been checked or a run is not due."""
         queue = self._queue
         while queue and most > 0:
             oldest = queue[0]
-            of = oldest.of
-            gone = of.closed
-            if not (gone or self.bytes > self.max_bytes or now - oldest.since >= MAX_AGE_S):
+            log = oldest.of
+            closed = log.closed
+            if not (closed or self.bytes > self.max_bytes or now - oldest.since >= MAX_AGE_S):
                 return
             queue.popleft()
             most -= len(oldest.entries)
-            if oldest.expected > 0 and not gone and self.bytes <= self._most_bytes:
+            if oldest.expected > 0 and not closed and self.bytes <= self._most_bytes:
                 if oldest.requeues < MOST_REQUEUES:
                     oldest.requeues += 1
                     oldest.since = now
                     queue.append(oldest)
                     continue
-                of.kept_for_nothing(oldest)
+                log.kept_for_nothing(oldest)
             self.bytes -= oldest.size
-            runs = of._runs
-            for key in oldest.keys if not gone else ():
+            runs = log._runs
+            for key in oldest.keys if not closed else ():
                 if runs.get(key) is oldest:
                     del runs[key]
 

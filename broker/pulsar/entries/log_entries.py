@@ -108,7 +108,7 @@ class LogEntriesReader:
     def _chunk(self, offset: int, stable: int, size: int, max_entries: int) -> Found:
         log = self._log
         read = log.read(offset, size, up_to=stable)
-        if not read.size:  # compaction has left nothing up to the end
+        if not read.size:  # compaction has removed all batches up to the end
             return Found([], stable)
         aborted = log.transactions.aborted(offset, read, stable)
         entries: list[Entry] = []

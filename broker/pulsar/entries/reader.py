@@ -202,7 +202,7 @@ class EntryReader:
             first = cached.get(offset) or translated.get(offset)
             if first is None:
                 return None
-            entries.append(first)  # although it is larger than ``max_bytes``
+            entries.append(first)  # even if it is larger than ``max_bytes``
         return entries
 
     def replay(self, offsets: Sequence[int]) -> Sequence[Entry] | None:

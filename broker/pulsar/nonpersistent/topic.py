@@ -27,7 +27,7 @@ from broker.pulsar.subscriptions.waker import Line
 from broker.pulsar.topic_names import TopicName
 from broker.runtime.threads import Lock
 
-# Up to so many subscriptions are served by the thread that received the messages: about 0.3 ms at most.
+# The maximum number of subscriptions that the thread that received the messages serves itself, which takes about 0.3 ms at most.
 _AT_ONCE = 16
 # Bytes of the messages that wait for the waker, including OVERHEAD_BYTES for each entry.
 _WAITING_MAX = 16 * 1024 * 1024
@@ -123,7 +123,7 @@ class NonPersistentTopic:
     # -- messages -------------------------------------------------------------------------------------------------------
 
     def take_ids(self, entries: int) -> int:
-        """Reserve so many consecutive entry ids, and return the first."""
+        """Reserve consecutive ids for this number of entries, and return the first."""
         with self._passing:
             first = self._next_entry
             self._next_entry += entries

@@ -37,7 +37,7 @@ TOPICS_MAX: Final = 100_000
 PARTITIONED_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 10_000
 ALL_PARTITIONS_MAX: Final = 100_000  # listing each of them takes 0.3 s
-# A topic that was unused for so long (s) is forgotten; also the interval between the sweeps.
+# How long (s) a topic is unused before it is forgotten, and the interval between the sweeps.
 _IDLE_S = 60.0
 
 
@@ -115,7 +115,7 @@ class NonPersistentTopics:
                     names.update(dict.fromkeys(whole.of_partition(number) for number in range(count)))
         return list(names)
 
-    # -- being made -----------------------------------------------------------------------------------------------------
+    # -- creating -------------------------------------------------------------------------------------------------------
 
     def get_or_create(self, name: TopicName, *, create: bool = True) -> NonPersistentTopic:
         """The topic, created if it does not exist and both ``create`` and the settings allow it. Never blocks. Raises

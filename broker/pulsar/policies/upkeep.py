@@ -87,7 +87,7 @@ def bytes_from(log: Log, offset: int) -> int:
 
 
 def offset_with(log: Log, size: int) -> int:
-    """The first offset from which the log has no more than ``size`` bytes; an estimate, too."""
+    """An estimate of the first offset from which the log has no more than ``size`` bytes."""
     end = log.log_end_offset
     for segment in reversed(log.view.segments):
         if segment.size > size:

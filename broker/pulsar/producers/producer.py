@@ -153,8 +153,8 @@ class Producer:
             while queue and queue[0].end <= durable:
                 _, receipts, error = queue.popleft()
                 count += len(receipts)
-                of = self._duplicates if receipts[0][1] == DUPLICATE else self._receipts
-                parts.append(error or of.receipts(receipts))
+                encoder = self._duplicates if receipts[0][1] == DUPLICATE else self._receipts
+                parts.append(error or encoder.receipts(receipts))
             if parts:
                 self.outbox.push(self.connection, parts if len(parts) == 1 else [b"".join(parts)])
         if count:

@@ -67,7 +67,7 @@ class _Run:
         self.segment_bytes = topic.entry_bytes_max
         self.refusal = refusal  # of all messages for this topic
         self.encrypted = encrypted  # whether messages must be encrypted
-        # Usual SENDs may take the short path of ``_accept_usual``, which does not check these.
+        # Whether usual SENDs may take the short path of ``_accept_usual``, which does not check the two above.
         self.usual = not encrypted and refusal is None
         self.accepted: list[_Accepted] = []
         self.size = 0  # bytes of the record batches of ``accepted``
@@ -111,7 +111,7 @@ def _begin_run(context: PulsarContext, state: PulsarConnection, topic: AnyTopic,
 
 
 def _producer_id(frames: memoryview, start: int) -> int:
-    """The producer id of the SEND at ``start``, if it is encoded as clients do; else any. ``UsualSends`` checks all the bytes."""
+    """The producer id of the SEND at ``start`` if it is encoded as clients do, else any number; ``UsualSends`` checks it."""
     start += 13
     if start + 1 >= len(frames):
         return -1
@@ -304,8 +304,8 @@ def _pass_on(
     if topic.publish_rate.limited:
         _count(context, state, topic.publish_rate, accepted)
     state.owe(len(accepted))
-    for producer, ours in owed.items():
-        producer.owe(Owed(0, ours))
+    for producer, receipts in owed.items():
+        producer.owe(Owed(0, receipts))
         producer.pay()
 
 
@@ -319,7 +319,7 @@ def _append_together(context: PulsarContext, state: PulsarConnection, topic: Top
     appended: list[tuple[str, int]] = []
     owed: dict[Producer, list[tuple[int, int, int]]] = {}
     last: Producer | None = None  # nearly always, all messages of a run are from the same producer
-    ours: list[tuple[int, int, int]] = []
+    receipts: list[tuple[int, int, int]] = []
     tail.begin_append()
     try:
         offset = log.append(records, now_ms=context.clock.time_ms(), entries=True).base_offset
@@ -341,8 +341,8 @@ def _append_together(context: PulsarContext, state: PulsarConnection, topic: Top
             offset += messages
             if producer is not last:
                 last = producer
-                ours = owed.setdefault(producer, [])
-            ours.append((sequence_id, entry, highest))
+                receipts = owed.setdefault(producer, [])
+            receipts.append((sequence_id, entry, highest))
             producer.messages_in += messages
             producer.bytes_in += size
             if deduplication is not None and (metadata is None or counts(metadata)):
@@ -358,8 +358,8 @@ def _append_together(context: PulsarContext, state: PulsarConnection, topic: Top
     if topic.publish_rate.limited:
         _count(context, state, topic.publish_rate, accepted)
     state.owe(len(accepted))
-    for producer, ours in owed.items():
-        producer.owe(Owed(offset, ours))
+    for producer, receipts in owed.items():
+        producer.owe(Owed(offset, receipts))
     context.flusher.wait_durable(log, offset, partial(_durable, list(owed)))
 
 
@@ -378,7 +378,7 @@ def _fail(
     accepted: list[_Accepted],
     error: Refusal | StorageError,
 ) -> None:
-    """Owe errors for these messages, none of which is in the log."""
+    """Owe an error to each producer of these messages. None of the messages is in the log."""
     if isinstance(error, StorageError):
         context.complain("append_failed", topic.log.topic, topic.log.partition, error)
     failed: set[int] = set()
