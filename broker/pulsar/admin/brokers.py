@@ -1,14 +1,12 @@
-"""Admin calls about the cluster and its broker, of which there is one each, and about the broker's settings.
+"""Admin calls about the cluster, its only broker, the broker's settings and statistics, and the lookup of topics over HTTP.
 
-Settings have Kafka's names where they have one. Those that can be changed while the broker runs are changed for all brokers, as
-by Kafka's clients, except what listeners need for TLS. Secrets are not shown.
+``Lookup`` tells clients the address for a topic, always this broker's. ``brokerUrl`` and ``brokerUrlTls`` are the addresses of
+the listeners without and with TLS; clients need both keys, and use the address that matches their own URL.
 
-Lookup over HTTP: to which address a client connects for a topic. There is one broker: this.
+``Brokers``: settings have their names in Kafka if Kafka has them. Dynamic settings are changed for all brokers, as by Kafka's
+clients, except for the TLS settings of listeners. Secrets are not shown.
 
-``brokerUrl`` and ``brokerUrlTls`` are the addresses of the listeners without and with TLS; clients need both keys, and take the
-one that goes with the URL at which they ask.
-
-Admin calls about the broker's figures: its metrics, and the statistics of all topics that are in use.
+``BrokerStats`` shows the metrics, and the statistics of all loaded topics.
 """
 
 from collections.abc import Mapping
@@ -32,7 +30,7 @@ from broker.security.acl import Operation
 from broker.web.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, json_answer
 
 _OK = Answer(200, b"ok", TEXT)
-# The newest version of Pulsar whose clients this broker was tried with.
+# The newest version of Pulsar with clients that were tested with this broker.
 _VERSION = Answer(200, b"4.2.0", TEXT)
 # By the names that clients see.
 _SETTINGS: Final[Mapping[str, SettingInfo]] = {
@@ -60,7 +58,7 @@ class Lookup:
         )
 
     def urls(self, call: Call, named: str = "") -> tuple[str, str]:
-        """Without and with TLS; empty where no listener does that. Raises ServiceNotReady."""
+        """The addresses without and with TLS; empty if there is no such listener. Raises ServiceNotReady."""
         plain, tls = service_urls(self._context, call.peer, named)
         return plain or "", tls or ""
 
@@ -112,7 +110,7 @@ class Brokers:
         )
 
     def create_cluster(self, call: Call) -> Answer:
-        """What sets up a cluster, such as the scripts of client suites, takes 409 for success."""
+        """Programs that set up a cluster, such as the scripts of client suites, take 409 for success."""
         require_cluster(self._context, call, Operation.CREATE)
         if call.names["cluster"] == CLUSTER:
             raise HttpError(409, f"The cluster {CLUSTER} exists already.")
@@ -129,7 +127,7 @@ class Brokers:
         return json_answer({"brokerId": call.headers.get("host", ""), "serviceUrl": http or https})
 
     def namespaces(self, call: Call) -> Answer:
-        """Those of the broker: all."""
+        """The namespaces that the broker owns: all."""
         require_cluster(self._context, call, Operation.DESCRIBE)
         self._check(call)
         if call.names["broker"] != call.headers.get("host", ""):
@@ -162,7 +160,7 @@ class Brokers:
 
     def set(self, call: Call) -> Answer:
         require_cluster(self._context, call, Operation.ALTER_CONFIGS)
-        name, value = call.names["setting"], call.names.get("value")  # without a value, it is taken back
+        name, value = call.names["setting"], call.names.get("value")  # without a value, the change is undone
         if not self._can_change(name):
             raise HttpError(412, "Cannot update non-dynamic configuration")
         try:
@@ -189,7 +187,7 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-# Topics, producers, subscriptions and consumers of one answer: some 500 bytes each.
+# Topics, producers, subscriptions and consumers in an answer: some 500 bytes each.
 _FIGURES_MAX: Final = REQUEST_ENTRIES_MAX
 
 
@@ -207,9 +205,9 @@ class BrokerStats:
         ]
 
     def metrics(self, call: Call) -> Answer:
-        """Those of /metrics, by their labels; of a histogram the count and the sum."""
+        """The metrics of /metrics, by labels; of a histogram only the count and the sum."""
         require_cluster(self._context, call, Operation.DESCRIBE)
-        found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+        by_labels: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
         for family in self._context.metrics:
             call.work.checkpoint()
             name, labels = family.metric.sample_name, family.metric.labels
@@ -221,32 +219,36 @@ class BrokerStats:
                 samples += [(name, values, value) for values, value in family.read().items()]
             for sample, values, value in samples:
                 if isfinite(value):
-                    found.setdefault(tuple(zip(labels, values, strict=True)), {})[sample] = value
-        return json_answer([{"metrics": each, "dimensions": dict(labels)} for labels, each in found.items()])
+                    by_labels.setdefault(tuple(zip(labels, values, strict=True)), {})[sample] = value
+        return json_answer([{"metrics": each, "dimensions": dict(labels)} for labels, each in by_labels.items()])
 
     def mbeans(self, call: Call) -> Answer:
-        """There is no JVM."""
+        """Always empty: there is no JVM."""
         require_cluster(self._context, call, Operation.DESCRIBE)
         return json_answer([])
 
     def topics(self, call: Call) -> Answer:
-        """By namespace, bundle and domain. Topics that nobody has used for a minute are not in use."""
+        """Loaded topics by namespace, bundle and domain. A topic that is unused for a minute is unloaded."""
         require_cluster(self._context, call, Operation.DESCRIBE)
         kept, passing = self._context.topics.loaded(), self._context.nonpersistent.loaded()
         figures = len(kept) + len(passing)
         for each in call.work.each(kept):
-            figures += len(each.producers) + sum(1 + one.consumer_count for one in list(each.subscriptions.values()))
+            figures += len(each.producers) + sum(
+                1 + subscription.consumer_count for subscription in list(each.subscriptions.values())
+            )
         for other in call.work.each(passing):
-            figures += len(other.producers) + sum(1 + one.consumer_count for one in list(other.subscriptions.values()))
+            figures += len(other.producers) + sum(
+                1 + subscription.consumer_count for subscription in list(other.subscriptions.values())
+            )
         if figures > _FIGURES_MAX:
             raise HttpError(413, f"These would be more than {_FIGURES_MAX} figures: ask for single topics.")
-        found: dict[str, Any] = {}
+        answer: dict[str, Any] = {}
         for each in kept:
-            place = found.setdefault(each.name.namespace, {}).setdefault(BUNDLE, {}).setdefault("persistent", {})
+            place = answer.setdefault(each.name.namespace, {}).setdefault(BUNDLE, {}).setdefault("persistent", {})
             place[str(each.name)] = stats.topic_stats(call, each, self._rates)
             call.work.checkpoint()
         for other in passing:
-            place = found.setdefault(other.name.namespace, {}).setdefault(BUNDLE, {}).setdefault("non-persistent", {})
+            place = answer.setdefault(other.name.namespace, {}).setdefault(BUNDLE, {}).setdefault("non-persistent", {})
             place[str(other.name)] = non_persistent.topic_stats(call, other, self._rates)
             call.work.checkpoint()
-        return json_answer(found)
+        return json_answer(answer)

@@ -1,4 +1,4 @@
-"""What all admin calls share: the names in their paths, the rights that they ask for, refusals as statuses, and waiting.
+"""Functions that all admin calls share: names in paths, rights, statuses of refusals, waiting, and message ids in JSON.
 
 | a call | needs |
 |---|---|
@@ -9,16 +9,14 @@
 | shows a message by its id, place or time | READ on the TOPIC |
 | changes, skips, resets or looks into a subscription | READ on the TOPIC and on the subscription (`broker/pulsar/rights.py`) |
 | lists tenants, clusters and brokers | DESCRIBE on the CLUSTER |
-| reads a tenant, its namespaces, their policies and permissions | DESCRIBE on the CLUSTER, or to be one of its `adminRoles` |
-| changes namespaces, their policies and permissions | ALTER on the CLUSTER, or to be one of the tenant's `adminRoles` |
+| reads a tenant, its namespaces, their policies and permissions | DESCRIBE on the CLUSTER, or to be in its `adminRoles` |
+| changes namespaces, their policies and permissions | ALTER on the CLUSTER, or to be in the tenant's `adminRoles` |
 | changes tenants | ALTER on the CLUSTER |
 
-Lists of topics leave out what the client may not describe. The names of topics are those that they have in Kafka.
+Lists of topics omit those that the client may not describe. Rights are checked for a topic's name in Kafka.
 
-Where a ``pulsar+sasl`` listener asks clients who they are, so do the admin calls: with a certificate, a token (``Authorization:
+If there is a ``pulsar+sasl`` listener, admin calls require authentication, too: by a certificate, a token (``Authorization:
 Bearer``) or a password (``Authorization: Basic``), as the first such listener accepts them.
-
-Ids of messages in JSON, and the entries that they mean.
 
 Tests: tests/pulsar/admin/test_topics.py,
 tests/pulsar/admin/test_rights.py,
@@ -74,7 +72,7 @@ _STATUSES: Final[Mapping[type[Refusal], int]] = {
     TooManyAcls: 429,
 }
 
-# How long (s) a call waits for a reader's or a writer's thread, and how often it looks whether its client is still there.
+# How long (s) a call waits for a reader or writer thread, and how often (s) it checks that its client is still connected.
 _PATIENCE_S = 10.0
 _LOOK_S = 0.25
 
@@ -82,7 +80,7 @@ _LOOK_S = 0.25
 def route(
     method: str, pattern: str, handler: Callable[[Call], Answer], *, fetches: bool = False, lane: str = ADMIN
 ) -> Route:
-    """One whose handler may raise every Refusal of the Pulsar service and of the storage."""
+    """A route with a handler that may raise every Refusal of the Pulsar service and of the storage."""
 
     def handle(call: Call) -> Answer:
         try:
@@ -104,8 +102,8 @@ def status_of(error: Refusal) -> int:
 
 
 def waited_for(call: Call, start: Callable[[Callable[[Any], None]], object]) -> Any:
-    """What ``start`` gives to its callback, which may be called at once or later on another thread. Raises it if it is an
-    exception."""
+    """The result that ``start`` passes to its callback, at once or later on another thread. Raises it if it is an exception, or
+    HttpError after ``_PATIENCE_S``."""
     results: list[Any] = []
     event = Event()
 
@@ -135,7 +133,8 @@ def topic_name(call: Call, domain: str = "persistent") -> TopicName:
 
 
 def web_urls(context: PulsarContext, call: Call) -> tuple[str, str]:
-    """The URL that the client has used, without and with TLS: one of them is empty."""
+    """The URL by which the client reached this broker: in the first place without TLS, in the second with TLS; the other is
+    empty."""
     host = call.headers.get("host", "")
     ssl = any(listener.ssl for listener in context.config.listeners if listener.name == call.peer.listener)
     return ("", f"https://{host}") if ssl else (f"http://{host}", "")
@@ -147,7 +146,7 @@ def namespace_name(call: Call) -> str:
 
 
 def number(value: object, what: str, least: int = 0) -> int:
-    """A whole number out of JSON. Raises HttpError."""
+    """Check a whole number of a JSON document. Raises HttpError."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
         raise HttpError(400, f"{what} has to be a whole number of at least {least}.")
     return value
@@ -171,14 +170,14 @@ def require_existing(context: PulsarContext, name: TopicName) -> None:
 
 
 def loaded(context: PulsarContext, name: TopicName) -> Topic:
-    """A topic that is not partitioned, or one partition. Raises TopicNotFound, NotAllowed."""
+    """Load a topic that is not partitioned, or a partition. Raises TopicNotFound, NotAllowed."""
     if (context.topics.partitions(name) or 0) > 0:
         raise refusals.NotAllowed(f"{name} is a partitioned topic: name one of its partitions.")
     return context.topics.get_or_create(name, create=False)
 
 
 def each_part(context: PulsarContext, name: TopicName) -> list[TopicName]:
-    """The partitions of a partitioned topic; of another one itself. Raises TopicNotFound."""
+    """The partitions of a partitioned topic; any other topic itself. Raises TopicNotFound."""
     partitions = context.topics.partitions(name)
     if partitions is None:
         raise refusals.TopicNotFound(f"Topic {name} not found")
@@ -206,7 +205,7 @@ def may(
 def require_topic(
     context: PulsarContext, call: Call, operation: Operation, name: TopicName, *, granted: bool = False
 ) -> None:
-    """``granted``: the client may do it with the whole namespace; an ACL that denies it counts all the same. Raises
+    """``granted``: the client has the right for the whole namespace; an ACL that denies it takes precedence all the same. Raises
     AuthorizationError."""
     if context.authorizer is not None and not may(
         context, call, operation, ResourceType.TOPIC, context.kafka_name(name), granted=granted
@@ -227,7 +226,7 @@ def require_creation(context: PulsarContext, call: Call, name: TopicName) -> Non
 
 
 def name_to_create(context: PulsarContext, call: Call, domain: str = "persistent") -> TopicName:
-    """The topic of the path, which the client may create in a namespace that there is."""
+    """The topic of the path. Checks that its namespace exists and that the client may create the topic there."""
     name = topic_name(call, domain)
     require_creation(context, call, name)
     context.topics.check_namespace(name)
@@ -235,7 +234,7 @@ def name_to_create(context: PulsarContext, call: Call, domain: str = "persistent
 
 
 def partitions_to_create(call: Call, name: TopicName) -> tuple[int, object]:
-    """What the body of a call that makes a partitioned topic has: the number of partitions, and the properties or None."""
+    """The body of a call that creates a partitioned topic: the number of partitions, and the properties or None."""
     if name.partition >= 0:
         raise HttpError(412, "A partitioned topic cannot have the name of a partition.")
     value = call.json()
@@ -251,7 +250,7 @@ def partitions_to_create(call: Call, name: TopicName) -> tuple[int, object]:
 def require_subscription(
     context: PulsarContext, call: Call, name: TopicName, subscription: str, *, granted: bool = False
 ) -> None:
-    """``granted`` as above. Raises AuthorizationError."""
+    """``granted`` as in ``require_topic``. Raises AuthorizationError."""
     require_topic(context, call, Operation.READ, name, granted=granted)
     if context.authorizer is not None and not may_subscribe(
         context, call.principal, call.peer.host, context.kafka_name(name), subscription, granted=granted
@@ -284,16 +283,16 @@ def parse_message_id(value: Any) -> MessageId:
 
 
 def offset_of(topic: Topic, message_id: MessageId) -> int:
-    """The offset that the id names; of another generation of the topic the start or the end."""
+    """The offset of the id; for an id of another generation of the topic, the start or the end."""
     return offset_in(topic, message_id.ledger_id, message_id.entry_id)
 
 
 def entry_at(call: Call, topic: Topic, offset: int) -> Entry | None:
-    """The entry that covers the offset, or the first one after it; None at the end."""
-    found: Entry | None = waited_for(call, lambda done: locate(topic, offset, done))
-    return found
+    """The entry that covers the offset, or the first entry after it; None at the end."""
+    entry: Entry | None = waited_for(call, lambda done: locate(topic, offset, done))
+    return entry
 
 
 def last_entry(call: Call, topic: Topic) -> Entry | None:
-    found: Entry | None = waited_for(call, lambda done: locate_last(topic, done))
-    return found
+    entry: Entry | None = waited_for(call, lambda done: locate_last(topic, done))
+    return entry

@@ -1,6 +1,6 @@
-"""Admin calls about topics whose messages are not kept: lists, partitions, statistics, subscriptions, unload and delete.
+"""Admin calls about non-persistent topics: lists, partitions, statistics, subscriptions, unload and delete.
 
-What needs a log or a cursor (positions, backlogs, policies of a topic, schemas) has no path here.
+Calls that need a log or a cursor (positions, backlogs, policies of a topic, schemas) do not exist for these topics.
 
 Tests: tests/pulsar/admin/test_non_persistent.py.
 """
@@ -88,7 +88,7 @@ class NonPersistent:
         return json_answer([str(name) for name in wholes if self._topics.partitions(name)])
 
     def visible(self, call: Call) -> Iterable[TopicName]:
-        """The topics of the namespace of which the client may know."""
+        """The topics of the namespace that the client may describe."""
         namespace = namespace_name(call)
         self._context.namespaces.require(namespace)
         for name in call.work.each(self._topics.topics(namespace)):
@@ -98,7 +98,7 @@ class NonPersistent:
     # -- creating and deleting ----------------------------------------------------------------------------------------
 
     def create(self, call: Call) -> Answer:
-        """It is forgotten when nobody has used it for a minute, and made again by whoever asks for it."""
+        """The topic is forgotten when it was unused for a minute, and created again when a client asks for it."""
         name = name_to_create(self._context, call, NON_PERSISTENT)
         if self._topics.exists(name) or self._topics.partitions(name.whole):
             raise TopicExists("This topic already exists")
@@ -180,7 +180,9 @@ class NonPersistent:
     def subscriptions(self, call: Call) -> Answer:
         name = _name(call)
         require_topic(self._context, call, Operation.DESCRIBE, name)
-        return json_answer([*dict.fromkeys(one for topic in self._parts(name) for one in topic.subscriptions)])
+        return json_answer(
+            [*dict.fromkeys(subscription for topic in self._parts(name) for subscription in topic.subscriptions)]
+        )
 
     def subscribe(self, call: Call) -> Answer:
         name, subscription = self._subscription(call)
@@ -193,14 +195,14 @@ class NonPersistent:
 
     def unsubscribe(self, call: Call) -> Answer:
         name, subscription = self._subscription(call)
-        found = [topic.subscriptions.get(subscription) for topic in self._parts(name)]
-        known = [one for one in found if isinstance(one, NonPersistentSubscription)]
+        candidates = [topic.subscriptions.get(subscription) for topic in self._parts(name)]
+        known = [each for each in candidates if isinstance(each, NonPersistentSubscription)]
         if not known:
             raise SubscriptionNotFound("Subscription not found")
-        if not call.flag("force") and any(one.has_consumers for one in known):
+        if not call.flag("force") and any(each.has_consumers for each in known):
             raise ConsumerBusy("Subscription has active connected consumers")
-        for one in known:
-            self._topics.unsubscribe(one)
+        for each in known:
+            self._topics.unsubscribe(each)
         return NO_CONTENT
 
     def _subscription(self, call: Call) -> tuple[TopicName, str]:
@@ -220,12 +222,12 @@ class NonPersistent:
         return self._topics.get_or_create(name, create=False)
 
     def _parts(self, name: TopicName) -> list[NonPersistentTopic]:
-        """Those of its partitions that are in use; of a topic without any, itself. Raises TopicNotFound."""
+        """The loaded partitions of a partitioned topic; any other topic itself. Raises TopicNotFound."""
         count = self._topics.partitions(name)
         if not count:
             return [self._found(name)]
-        found = [self._topics.get(name.of_partition(number)) for number in range(count)]
-        return [topic for topic in found if topic is not None]
+        topics = [self._topics.get(name.of_partition(number)) for number in range(count)]
+        return [topic for topic in topics if topic is not None]
 
 
 def topic_stats(call: Call, topic: NonPersistentTopic, rates: Rates) -> dict[str, Any]:
@@ -233,11 +235,11 @@ def topic_stats(call: Call, topic: NonPersistentTopic, rates: Rates) -> dict[str
         producers, producing = list(topic.producers), len(topic.producers)
         subscriptions = list(topic.subscriptions.values())
     of_subscriptions = {
-        one.name: _subscription_stats(one, rates)
-        for one in call.work.each(subscriptions)
-        if isinstance(one, NonPersistentSubscription)
+        subscription.name: _subscription_stats(subscription, rates)
+        for subscription in call.work.each(subscriptions)
+        if isinstance(subscription, NonPersistentSubscription)
     }
-    publishers = [publisher_stats(one, rates) for one in call.work.each(producers[:producing])]
+    publishers = [publisher_stats(producer, rates) for producer in call.work.each(producers[:producing])]
     return {
         **summed_rates(publishers, of_subscriptions.values()),
         "msgDropRate": sum(each["msgDropRate"] for each in of_subscriptions.values()),

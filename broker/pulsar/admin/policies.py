@@ -1,10 +1,11 @@
-"""Admin calls about policies, of namespaces and of single topics: Pulsar's paths and JSON for ``broker/pulsar/policies``.
+"""Admin calls about policies of namespaces and of topics: Pulsar's paths and JSON for ``broker/pulsar/policies``.
 
-GET shows what was set there, and is answered with 204 if nothing was; with ``applied=true`` it shows what holds. POST (for
-some PUT) sets a policy, DELETE takes it back. Of a partitioned topic all partitions share the policies.
+GET shows the policy that is set for the namespace or topic itself, and answers 204 if it is not set; with ``applied=true`` it
+shows the policy in force. POST (PUT for some policies) sets a policy, DELETE removes it. All partitions of a topic share its
+policies.
 
-A backlog quota has a limit of bytes and one of seconds, which Pulsar sets by two calls with different ``backlogQuotaType``. Here
-both have the same policy: that of the last call.
+A backlog quota has limits of bytes and of seconds, which Pulsar sets by two calls with different ``backlogQuotaType``. Here both
+limits have the same policy, from the last call.
 
 Tests: tests/pulsar/admin/test_policies.py.
 """
@@ -40,12 +41,12 @@ from broker.web.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 
-# Subscriptions of one topic that may have a rate of their own, and bytes of the name of one.
+# Subscriptions of a topic that may have a rate of their own, and bytes of a subscription's name.
 _RATES_MAX = 1_000
 _NAME_MAX = 1024
 
 
-# -- where they are set -----------------------------------------------------------------------------------------------------
+# -- where policies are set -------------------------------------------------------------------------------------------------
 
 
 class _OfNamespaces:
@@ -60,7 +61,7 @@ class _OfNamespaces:
         return policies.of_namespace(namespace) if call.flag("applied") else policies.namespace(namespace)
 
     def check(self, call: Call) -> None:
-        """Before a change. Raises AuthorizationError, TopicNotFound."""
+        """Call it before a change. Raises AuthorizationError, TopicNotFound."""
         namespace = namespace_name(call)
         require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
@@ -80,7 +81,7 @@ class _OfTopics:
         return policies.of(name.namespace, topic_id) if call.flag("applied") else policies.topic(topic_id)
 
     def check(self, call: Call) -> None:
-        """Before a change. Raises AuthorizationError, TopicNotFound."""
+        """Call it before a change. Raises AuthorizationError, TopicNotFound."""
         require_topic(self._context, call, Operation.ALTER, topic_name(call))
         self._topic_id(call)
 
@@ -119,7 +120,7 @@ class PolicyCalls:
                 route("POST", f"{base}/delayedDelivery", partial(_set_delayed, place)),
                 route("DELETE", f"{base}/delayedDelivery", partial(_take_delayed_back, place)),
             ]
-        one = NAMESPACE + "/property/{key}"
+        property_path = NAMESPACE + "/property/{key}"
         return [
             *routes,
             route("GET", TOPIC + "/{subscription}/dispatchRate", partial(_rate_of_one, topics)),
@@ -128,9 +129,9 @@ class PolicyCalls:
             route("GET", NAMESPACE + "/properties", partial(_properties, namespaces)),
             route("PUT", NAMESPACE + "/properties", partial(_add_properties, namespaces)),
             route("DELETE", NAMESPACE + "/properties", partial(_clear_properties, namespaces)),
-            route("GET", one, partial(_property, namespaces)),
-            route("PUT", one + "/{value}", partial(_add_properties, namespaces)),
-            route("DELETE", one, partial(_remove_property, namespaces)),
+            route("GET", property_path, partial(_property, namespaces)),
+            route("PUT", property_path + "/{value}", partial(_add_properties, namespaces)),
+            route("DELETE", property_path, partial(_remove_property, namespaces)),
         ]
 
 
@@ -155,7 +156,8 @@ def _routes(path: str, policy: Policy, place: _Place) -> Sequence[Route]:
 
 
 def _given(call: Call, name: str) -> Any:
-    """The value of a policy: the body or, as Java's client sends some, a parameter of the policy's name. Raises HttpError."""
+    """The value of a policy: the body or, because Java's client sends some values so, the parameter of the policy's name. Raises
+    HttpError."""
     text = call.query.get(name)
     if text is None or call.body.strip():
         return call.json()
@@ -210,9 +212,9 @@ def _delayed(place: _Place, call: Call) -> Answer:
 
 def _set_delayed(place: _Place, call: Call) -> Answer:
     place.check(call)
-    found = parse_object(call.json())
-    active, tick_ms = parse_flag(found.get("active", True)), number(found.get("tickTime", 1000), "tickTime", 1)
-    if found.get("maxDeliveryDelayInMillis"):
+    body = parse_object(call.json())
+    active, tick_ms = parse_flag(body.get("active", True)), number(body.get("tickTime", 1000), "tickTime", 1)
+    if body.get("maxDeliveryDelayInMillis"):
         raise HttpError(412, "This broker does not bound the delay of messages.")
     place.set(call, delayed_delivery=active, delayed_delivery_tick_ms=tick_ms)
     return NO_CONTENT
@@ -224,7 +226,7 @@ def _take_delayed_back(place: _Place, call: Call) -> Answer:
     return NO_CONTENT
 
 
-# -- the rate of one subscription -------------------------------------------------------------------------------------------
+# -- the rate of a single subscription --------------------------------------------------------------------------------------
 
 
 def _rate_of_one(place: _OfTopics, call: Call) -> Answer:
@@ -263,7 +265,7 @@ def _properties(place: _OfNamespaces, call: Call) -> Answer:
 
 
 def _add_properties(place: _OfNamespaces, call: Call) -> Answer:
-    """To those that there are; the path or the body has the new ones."""
+    """Add the properties of the path or the body to the present properties."""
     place.check(call)
     key = call.names.get("key")
     added = parse_properties(call.json() if key is None else {key: call.names["value"]})
@@ -284,15 +286,15 @@ def _property(place: _OfNamespaces, call: Call) -> Answer:
 
 
 def _remove_property(place: _OfNamespaces, call: Call) -> Answer:
-    """Answered with the value that it had."""
+    """Answers with the removed value."""
     place.check(call)
-    key, taken = call.names["key"], []
+    key, removed = call.names["key"], []
 
     def without(before: Mapping[str, str] | None) -> Mapping[str, str] | None:
         properties = dict(before or {})
-        taken.append(properties.pop(key, None))
+        removed.append(properties.pop(key, None))
         return properties or None
 
     place.set(call, properties=without)
-    value = taken[0]
+    value = removed[0]
     return NO_CONTENT if value is None else Answer(200, value.encode("utf-8", "replace"), TEXT)

@@ -1,7 +1,7 @@
-"""The values of policies as Pulsar's JSON has them, and back. Pure; what is parsed raises HttpError.
+"""Converts policies between their values and Pulsar's JSON, and lists them by their names in Pulsar's admin API.
 
-The policies by the names that Pulsar's admin API has for them: in its paths, and in the object of all of a namespace's
-policies, which GET shows and with which PUT makes a namespace. Pure.
+A policy has a name in paths, and a name in the object of all policies of a namespace, which GET shows and with which PUT creates
+a namespace. Pure. Functions that parse raise HttpError.
 
 Tests: tests/pulsar/admin/test_policies.py.
 """
@@ -28,10 +28,10 @@ from broker.pulsar.schemas.compatibility import Strategy
 from broker.pulsar.subscriptions.dispatchers import NAMES
 from broker.web.routes import HttpError
 
-# Of a backlog quota: what its two limits are called.
+# The names of a backlog quota's two limits.
 STORAGE, AGE = "destination_storage", "message_age"
 _COUNT_MAX: Final = 2**31 - 1
-# The most partitions that a topic can be made with, on demand as well (Kafka's and this broker's bound is checked then).
+# The most partitions of a topic that is created on demand. The broker's own bound is checked when it is created.
 _PARTITIONS_MAX: Final = 10_000
 # Characters of the properties of a topic or of a namespace together.
 PROPERTIES_MAX: Final = 16 * 1024
@@ -70,8 +70,8 @@ def parse_object(value: Any) -> Mapping[str, Any]:
 
 
 def parse_retention(value: Any) -> Retention:
-    found = parse_object(value)
-    minutes, megabytes = (number(found.get(key, 0), key, -1) for key in ("retentionTimeInMinutes", "retentionSizeInMB"))
+    body = parse_object(value)
+    minutes, megabytes = (number(body.get(key, 0), key, -1) for key in ("retentionTimeInMinutes", "retentionSizeInMB"))
     if (minutes == 0) != (megabytes == 0):
         raise HttpError(412, "Set neither or both of retentionTimeInMinutes and retentionSizeInMB to 0.")
     return Retention(minutes, megabytes)
@@ -82,11 +82,11 @@ def retention_json(retention: Retention) -> Any:
 
 
 def parse_rate(value: Any) -> Rate:
-    found = parse_object(value)
+    body = parse_object(value)
     return Rate(
-        number(found.get("dispatchThrottlingRateInMsg", -1), "dispatchThrottlingRateInMsg", -1),
-        number(found.get("dispatchThrottlingRateInByte", -1), "dispatchThrottlingRateInByte", -1),
-        number(found.get("ratePeriodInSecond", 1), "ratePeriodInSecond", 1),
+        number(body.get("dispatchThrottlingRateInMsg", -1), "dispatchThrottlingRateInMsg", -1),
+        number(body.get("dispatchThrottlingRateInByte", -1), "dispatchThrottlingRateInByte", -1),
+        number(body.get("ratePeriodInSecond", 1), "ratePeriodInSecond", 1),
     )
 
 
@@ -100,10 +100,10 @@ def rate_json(rate: Rate) -> Any:
 
 
 def parse_publish_rate(value: Any) -> Rate:
-    found = parse_object(value)
+    body = parse_object(value)
     return Rate(
-        number(found.get("publishThrottlingRateInMsg", -1), "publishThrottlingRateInMsg", -1),
-        number(found.get("publishThrottlingRateInByte", -1), "publishThrottlingRateInByte", -1),
+        number(body.get("publishThrottlingRateInMsg", -1), "publishThrottlingRateInMsg", -1),
+        number(body.get("publishThrottlingRateInByte", -1), "publishThrottlingRateInByte", -1),
     )
 
 
@@ -112,10 +112,10 @@ def publish_rate_json(rate: Rate) -> Any:
 
 
 def parse_subscribe_rate(value: Any) -> Rate:
-    found = parse_object(value)
+    body = parse_object(value)
     return Rate(
-        number(found.get("subscribeThrottlingRatePerConsumer", -1), "subscribeThrottlingRatePerConsumer", -1),
-        period_s=number(found.get("ratePeriodInSecond", 30), "ratePeriodInSecond", 1),
+        number(body.get("subscribeThrottlingRatePerConsumer", -1), "subscribeThrottlingRatePerConsumer", -1),
+        period_s=number(body.get("ratePeriodInSecond", 30), "ratePeriodInSecond", 1),
     )
 
 
@@ -124,16 +124,16 @@ def subscribe_rate_json(rate: Rate) -> Any:
 
 
 def parse_types(value: Any) -> tuple[str, ...] | None:
-    """No types are no policy, as in Pulsar."""
+    """An empty list removes the policy, as in Pulsar."""
     if not isinstance(value, list) or not all(isinstance(each, str) and each in NAMES.values() for each in value):
         raise HttpError(412, f"The body has to be a list of types: {', '.join(NAMES.values())}.")
     return tuple(sorted(set(value))) or None
 
 
 def parse_auto_topic(value: Any) -> AutoCreation:
-    found = parse_object(value)
-    allowed, kind = parse_flag(found.get("allowAutoTopicCreation", False)), found.get("topicType")
-    partitions = found.get("defaultNumPartitions")
+    body = parse_object(value)
+    allowed, kind = parse_flag(body.get("allowAutoTopicCreation", False)), body.get("topicType")
+    partitions = body.get("defaultNumPartitions")
     if not allowed:
         return AutoCreation(False)
     if kind == "non-partitioned" and partitions is None:
@@ -163,13 +163,13 @@ def auto_subscription_json(allowed: bool) -> Any:
 
 
 def parse_inactivity(value: Any) -> Inactivity:
-    found = parse_object(value)
+    body = parse_object(value)
     try:
-        when = DeleteWhen(found.get("inactiveTopicDeleteMode", DeleteWhen.NO_SUBSCRIPTIONS))
+        when = DeleteWhen(body.get("inactiveTopicDeleteMode", DeleteWhen.NO_SUBSCRIPTIONS))
     except ValueError:
         raise HttpError(412, f"inactiveTopicDeleteMode has to be one of {', '.join(DeleteWhen)}.") from None
-    delete = parse_flag(found.get("deleteWhileInactive", False))
-    after_s = number(found.get("maxInactiveDurationSeconds", 60), "maxInactiveDurationSeconds", 1 if delete else 0)
+    delete = parse_flag(body.get("deleteWhileInactive", False))
+    after_s = number(body.get("maxInactiveDurationSeconds", 60), "maxInactiveDurationSeconds", 1 if delete else 0)
     return Inactivity(delete, after_s, when)
 
 
@@ -182,12 +182,12 @@ def inactivity_json(inactivity: Inactivity) -> Any:
 
 
 def parse_persistence(value: Any) -> Persistence:
-    found = parse_object(value)
+    body = parse_object(value)
     ensemble, write, ack = (
-        number(found.get(f"bookkeeper{name}", 1), f"bookkeeper{name}", 1)
+        number(body.get(f"bookkeeper{name}", 1), f"bookkeeper{name}", 1)
         for name in ("Ensemble", "WriteQuorum", "AckQuorum")
     )
-    rate = found.get("managedLedgerMaxMarkDeleteRate", 1.0)
+    rate = body.get("managedLedgerMaxMarkDeleteRate", 1.0)
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= _COUNT_MAX or not isfinite(rate):
         raise HttpError(400, "managedLedgerMaxMarkDeleteRate has to be a number of at least 0.")
     if not ensemble >= write >= ack:
@@ -205,7 +205,7 @@ def persistence_json(persistence: Persistence) -> Any:
 
 
 def parse_properties(value: Any) -> Mapping[str, str]:
-    """Those of a topic or of a namespace."""
+    """The properties of a topic or of a namespace."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise HttpError(400, "Properties have to be a JSON object of texts.")
     if sum(len(key) + len(text) for key, text in value.items()) > PROPERTIES_MAX:
@@ -218,16 +218,16 @@ def same(value: Any) -> Any:
 
 
 def parse_quota(before: BacklogQuota, kind: str, value: Any) -> BacklogQuota:
-    """With the limit of this kind, STORAGE or AGE, and the policy that ``value`` has."""
-    found = parse_object(value)
+    """``before`` with the limit of this kind, STORAGE or AGE, and the policy of ``value``."""
+    body = parse_object(value)
     try:
-        policy = WhenFull(found.get("policy", ""))
+        policy = WhenFull(body.get("policy", ""))
     except ValueError:
         raise HttpError(412, f"The policy of a backlog quota has to be one of {', '.join(WhenFull)}.") from None
     if kind == STORAGE:
-        limit = number(found.get("limitSize", found.get("limit", -1)), "limitSize", -1)
+        limit = number(body.get("limitSize", body.get("limit", -1)), "limitSize", -1)
         return attrs.evolve(before, limit_bytes=limit, policy=policy)
-    limit = number(found.get("limitTime", -1), "limitTime", -1)
+    limit = number(body.get("limitTime", -1), "limitTime", -1)
     return attrs.evolve(before, limit_s=limit, policy=policy)
 
 
@@ -250,7 +250,7 @@ CLUSTER: Final = "standalone"
 @attrs.frozen
 class Policy:
     member: str  # of Policies
-    of_namespaces: str  # the end of the path; empty: there is none
+    of_namespaces: str  # the end of the path; empty if there is no such path
     of_topics: str
     parse: Callable[[Any], Any]
     show: Callable[[Any], Any] = same
@@ -303,7 +303,7 @@ POLICIES: Final = (
     Policy("schema_validation_enforced", "schemaValidationEnforced", "schemaValidationEnforced", parse_flag),
 )
 
-# Where the object of all policies calls them otherwise than the path of one.
+# The names in the object of all policies that differ from those in the paths.
 _IN_ALL: Final = {
     "messageTTL": "message_ttl_in_seconds",
     "retention": "retention_policies",
@@ -329,33 +329,33 @@ _IN_ALL: Final = {
     "maxTopicsPerNamespace": "max_topics_per_namespace",
     "inactiveTopicPolicies": "inactive_topic_policies",
 }
-# These are given by cluster.
+# These have a value for each cluster.
 _RATES: Final = frozenset(
     ("topicDispatchRate", "subscriptionDispatchRate", "publishMaxMessageRate", "clusterSubscribeRate")
 )
-# These are false where nobody has set them: the broker's setting holds.
+# Pulsar shows these as false if they are not set, so false means that the broker's setting is in force.
 _OFTEN_FALSE: Final = frozenset(("encryption_required", "schema_validation_enforced"))
 
 
 def policies_json(policies: Policies) -> Mapping[str, Any]:
-    """The policies of a namespace in one object."""
-    found: dict[str, Any] = {}
+    """The object of all policies of a namespace."""
+    members: dict[str, Any] = {}
     for policy, name in _of_namespaces():
         value = getattr(policies, policy.member)
         if value is not None:
             shown = policy.show(value)
-            found[name] = {CLUSTER: shown} if name in _RATES else shown
+            members[name] = {CLUSTER: shown} if name in _RATES else shown
     return {
         "replication_clusters": [CLUSTER],
         "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
         "backlog_quota_map": quota_json(policies.backlog_quota),
         "properties": dict(policies.properties or {}),
-        **found,
+        **members,
     }
 
 
 def parse_policies(found: Mapping[str, Any]) -> Policies:
-    """The same, read. Members that are null, or that this broker does not know, are left out. Raises HttpError."""
+    """The reverse of ``policies_json``. Ignores members that are null or unknown. Raises HttpError."""
     members: dict[str, Any] = {}
     for policy, name in _of_namespaces():
         value = found.get(name)
@@ -372,4 +372,6 @@ def parse_policies(found: Mapping[str, Any]) -> Policies:
 
 
 def _of_namespaces() -> list[tuple[Policy, str]]:
-    return [(one, _IN_ALL.get(one.of_namespaces, one.of_namespaces)) for one in POLICIES if one.of_namespaces]
+    return [
+        (policy, _IN_ALL.get(policy.of_namespaces, policy.of_namespaces)) for policy in POLICIES if policy.of_namespaces
+    ]

@@ -1,4 +1,4 @@
-"""All routes of the admin API and of the lookup. The assembly adds the question who calls to those that block.
+"""All routes of the admin API and of the lookup. The assembly adds authentication to those that block.
 
 Tests: tests/pulsar/admin/test_topics.py.
 """

@@ -1,6 +1,6 @@
 """Admin calls about the schemas of topics: show, add, check and delete.
 
-The definition of a KEY_VALUE schema is a text in JSON: ``{"key": ..., "value": ...}``.
+The definition of a KEY_VALUE schema is a JSON text: ``{"key": ..., "value": ...}``.
 
 Tests: tests/pulsar/admin/test_schemas.py.
 """
@@ -57,12 +57,12 @@ class Schemas:
 
     def all(self, call: Call) -> Answer:
         stored = self._context.schemas.all(self._topic_id(call, Operation.DESCRIBE))
-        return json_answer({"getSchemaResponses": [_json(one) for one in call.work.each(stored)]})
+        return json_answer({"getSchemaResponses": [_json(schema) for schema in call.work.each(stored)]})
 
     def add(self, call: Call) -> Answer:
-        """A topic that does not exist is made, as when a producer came with the schema."""
+        """Creates the topic if it does not exist, as a producer with this schema would."""
         name = topic_name(call)
-        require_topic(self._context, call, Operation.ALTER, name)  # before it is known whether there is one
+        require_topic(self._context, call, Operation.ALTER, name)  # first, so as not to reveal whether the topic exists
         if self._context.topics.partitions(name) is None:
             require_creation(self._context, call, name)
             self._context.topics.get_or_create(name)
@@ -90,9 +90,9 @@ class Schemas:
         return json_answer({"compatibility": compatible, "schemaCompatibilityStrategy": str(strategy)})
 
     def version(self, call: Call) -> Answer:
-        """Of a schema that the topic may have: -1 if it has not."""
-        found = self._context.schemas.find(self._topic_id(call, Operation.DESCRIBE), _schema(call))
-        return json_answer({"version": -1 if found is None else found})
+        """The version of a schema of the topic; -1 if the topic does not have the schema."""
+        version = self._context.schemas.find(self._topic_id(call, Operation.DESCRIBE), _schema(call))
+        return json_answer({"version": -1 if version is None else version})
 
     def _topic_id(self, call: Call, operation: Operation) -> UUID:
         name = topic_name(call)
@@ -134,7 +134,7 @@ def _text(schema: Schema) -> str:
 
 
 def _value(text: str) -> Any:
-    """A definition is JSON, or, of primitive types, nothing."""
+    """A definition is JSON or, for primitive types, empty."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -142,7 +142,7 @@ def _value(text: str) -> Any:
 
 
 def _schema(call: Call) -> Schema:
-    """The body. Raises HttpError."""
+    """The schema in the body. Raises HttpError."""
     body = json_object(call)
     kind, text, properties = body.get("type"), body.get("schema", ""), body.get("properties") or {}
     if not isinstance(kind, str) or kind not in TYPES_BY_NAME:
@@ -160,8 +160,8 @@ def _schema(call: Call) -> Schema:
 
 def _key_value(text: str) -> bytes:
     try:
-        found = json.loads(text)
-        parts = [found[which] for which in ("key", "value")]
+        definition = json.loads(text)
+        parts = [definition[name] for name in ("key", "value")]
     except (ValueError, RecursionError, KeyError, TypeError):
         raise HttpError(422, 'The schema of a KEY_VALUE is {"key": ..., "value": ...}.') from None
     parts = [_bytes(part if isinstance(part, str) else json.dumps(part, separators=(",", ":"))) for part in parts]

@@ -1,13 +1,11 @@
-"""Statistics of topics. Rates are those of the producers and consumers that are connected; the counters of a topic
-are those of its log since it was made.
+"""Statistics of topics (``Stats``), and the rates in them (``Rates``).
 
-How fast counters grow: the rates in statistics, from samples that are taken while somebody asks for statistics.
+A topic's rates are those of its connected producers and consumers; its counters are those of its log since it was created.
 
-A rate is that of the last 10 to 20 s, or, where there are no two samples yet, the average since the producer or consumer has
-connected. The first question begins the sampling, and it ends when nobody has asked for a while; so what nobody looks at costs
-nothing. Samples are taken on the waker's thread, one topic at a time.
-
-Any thread. The lock guards the samples and is held for moments.
+``Rates`` derives a rate from samples of counters: it is the average of the last 10 to 20 s or, before there are two samples, the
+average since the producer or consumer connected. The first request for statistics starts the sampling, and it stops when there
+was none for ``_ASKED_S``, so unused statistics cost nothing. The waker's thread takes the samples, a topic at a time. Any thread
+may call. The lock guards the samples and is held for moments.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,9 +39,9 @@ from broker.security.acl import Operation
 from broker.web.routes import Answer, Call, Route, json_answer
 
 _INTERVAL_S: Final = 10.0
-# Nobody has asked for so long: no more samples.
+# How long (s) sampling goes on after the last request for statistics.
 _ASKED_S: Final = 300.0
-# The counters of something that has just begun say little about a second.
+# The shortest time (s) over which a rate is computed, because the counters of a client that has just connected are not typical.
 _SHORTEST_S: Final = 1.0
 
 Counted = Producer | ConnectedConsumer | NonPersistentSubscription
@@ -56,7 +54,7 @@ class _Sample(NamedTuple):
 
 
 def counts_of(one: Counted) -> Counts:
-    """Messages and bytes; of a consumer also messages that were delivered again, of a subscription those that were dropped."""
+    """Messages and bytes; for a consumer also redelivered messages, for a non-persistent subscription dropped messages."""
     if isinstance(one, Producer):
         return one.messages_in, one.bytes_in
     if isinstance(one, ConnectedConsumer):
@@ -69,13 +67,13 @@ class Rates:
         self._context = context
         self._line = context.subscriptions.waker.line()
         self._lock = Lock()
-        # The last sample but one, if there is one, and the last.
+        # The last sample but one, or None, and the last sample.
         self._samples: WeakKeyDictionary[Counted, tuple[_Sample | None, _Sample]] = WeakKeyDictionary()
         self._asked_at = 0.0
         self._sampling = False
 
     def of(self, one: Counted, since_ms: int) -> Sequence[float]:
-        """How much each of its counts grows in a second. ``since_ms``: since when it counts (wall clock)."""
+        """The growth per second of each of its counts. ``since_ms``: when it began to count (wall clock)."""
         self._ask()
         counts = counts_of(one)
         with self._lock:
@@ -153,7 +151,7 @@ _SUBSCRIPTION_COUNTERS = (
     "totalMsgExpired",
     "nonContiguousDeletedMessagesRanges",
 )
-# Ranges of acknowledged messages that are shown of a cursor.
+# Ranges of acknowledged messages that are shown for a cursor.
 _RANGES_SHOWN = 1000
 
 
@@ -205,7 +203,7 @@ class Stats:
         return json_answer({"metadata": {"partitions": len(of_parts)}, "partitions": of_parts})
 
     def info(self, call: Call) -> Answer:
-        """What is stored about the topic, in the form of Pulsar's managed ledgers; of a partitioned one, of each partition."""
+        """The topic's ledger and cursors in the form of Pulsar's managed ledgers, for each partition of a partitioned topic."""
         name = topic_name(call)
         parts = {str(part): _stored(call, loaded(self._context, part)) for part in self._parts(call)}
         if self._context.topics.partitions(name):
@@ -222,7 +220,7 @@ class Stats:
         return json_answer(_backlog_bytes(topic, _oldest(topic)))
 
     def size_from(self, call: Call) -> Answer:
-        """The same, of what begins at a message id, as Java's client asks for it."""
+        """The backlog size from a message id on, as Java's client requests it."""
         topic = self._loaded(call)
         return json_answer(_backlog_bytes(topic, offset_of(topic, parse_message_id(json_object(call)))))
 
@@ -234,11 +232,11 @@ def topic_stats(call: Call, topic: Topic, rates: Rates) -> dict[str, Any]:
         producers = list(topic.producers)
         producing = len(topic.producers)
     of_subscriptions = {
-        one.name: _subscription_stats(one, rates)
-        for one in call.work.each(subscriptions)
-        if isinstance(one, Subscription)
+        subscription.name: _subscription_stats(subscription, rates)
+        for subscription in call.work.each(subscriptions)
+        if isinstance(subscription, Subscription)
     }
-    publishers = [publisher_stats(one, rates) for one in call.work.each(producers[:producing])]
+    publishers = [publisher_stats(producer, rates) for producer in call.work.each(producers[:producing])]
     return {
         **summed_rates(publishers, of_subscriptions.values()),
         "msgInCounter": log.log_end_offset,
@@ -262,7 +260,7 @@ def topic_stats(call: Call, topic: Topic, rates: Rates) -> dict[str, Any]:
 
 
 def summed_rates(publishers: Iterable[dict[str, Any]], subscriptions: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Those of a topic."""
+    """The rates of a topic: the sums over its publishers and its subscriptions."""
     publishers, subscriptions = list(publishers), list(subscriptions)
     messages = sum(each["msgRateIn"] for each in publishers)
     size = sum(each["msgThroughputIn"] for each in publishers)
@@ -292,28 +290,28 @@ def publisher_stats(producer: Any, rates: Rates) -> dict[str, Any]:
 
 
 def _subscription_stats(subscription: Subscription, rates: Rates) -> dict[str, Any]:
-    of = figures(subscription)
-    consumers = [consumer_stats(each, rates) for each in of.consumers]
+    summary = figures(subscription)
+    consumers = [consumer_stats(each, rates) for each in summary.consumers]
     return {
         "msgRateOut": sum(each["msgRateOut"] for each in consumers),
         "msgThroughputOut": sum(each["msgThroughputOut"] for each in consumers),
-        "msgOutCounter": sum(each.messages_out for each in of.consumers),
-        "bytesOutCounter": sum(each.bytes_out for each in of.consumers),
+        "msgOutCounter": sum(each.messages_out for each in summary.consumers),
+        "bytesOutCounter": sum(each.bytes_out for each in summary.consumers),
         "msgRateRedeliver": sum(each["msgRateRedeliver"] for each in consumers),
-        "msgBacklog": of.backlog,
-        "msgBacklogNoDelayed": max(0, of.backlog - of.delayed),
-        "backlogSize": _backlog_bytes(subscription.topic, of.acknowledged_before),
-        "msgDelayed": of.delayed,
-        "unackedMessages": of.unacked,
-        "blockedSubscriptionOnUnackedMsgs": of.blocked,
-        "type": of.type,
-        "activeConsumerName": of.active_consumer or None,
-        "totalMsgExpired": of.expired,
+        "msgBacklog": summary.backlog,
+        "msgBacklogNoDelayed": max(0, summary.backlog - summary.delayed),
+        "backlogSize": _backlog_bytes(subscription.topic, summary.acknowledged_before),
+        "msgDelayed": summary.delayed,
+        "unackedMessages": summary.unacked,
+        "blockedSubscriptionOnUnackedMsgs": summary.blocked,
+        "type": summary.type,
+        "activeConsumerName": summary.active_consumer or None,
+        "totalMsgExpired": summary.expired,
         "consumers": consumers,
-        "isDurable": of.durable,
+        "isDurable": summary.durable,
         "isReplicated": False,
-        "subscriptionProperties": dict(of.properties),
-        "nonContiguousDeletedMessagesRanges": of.ranges,
+        "subscriptionProperties": dict(summary.properties),
+        "nonContiguousDeletedMessagesRanges": summary.ranges,
     }
 
 
@@ -353,9 +351,9 @@ def internal_stats(call: Call, topic: Topic) -> dict[str, Any]:
         "state": "Terminated" if topic.terminated else "LedgerOpened",
         "ledgers": [{"ledgerId": topic.ledger, "entries": messages, "size": log.size_bytes(), "offloaded": False}],
         "cursors": {
-            one.name: _cursor_stats(topic, one)
-            for one in call.work.each(subscriptions)
-            if isinstance(one, Subscription)
+            subscription.name: _cursor_stats(topic, subscription)
+            for subscription in call.work.each(subscriptions)
+            if isinstance(subscription, Subscription)
         },
         "schemaLedgers": [],
         "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
@@ -365,11 +363,11 @@ def internal_stats(call: Call, topic: Topic) -> dict[str, Any]:
 def _stored(call: Call, topic: Topic) -> dict[str, Any]:
     log, ledger = topic.log, topic.ledger
     dates = {"version": 0, "creationDate": "", "modificationDate": ""}
-    one = {"ledgerId": ledger, "entries": log.log_end_offset - log.log_start_offset, "size": log.size_bytes()}
+    current = {"ledgerId": ledger, "entries": log.log_end_offset - log.log_start_offset, "size": log.size_bytes()}
     with topic.lock:
-        found = [each for each in topic.subscriptions.values() if isinstance(each, Subscription) and each.durable]
+        durable = [each for each in topic.subscriptions.values() if isinstance(each, Subscription) and each.durable]
     cursors: dict[str, Any] = {}
-    for subscription in call.work.each(found):
+    for subscription in call.work.each(durable):
         with subscription.lock:
             starts, ends = (list(bounds[:_RANGES_SHOWN]) for bounds in subscription.cursor.acknowledged.bounds())
             before = subscription.cursor.acknowledged_before
@@ -386,7 +384,7 @@ def _stored(call: Call, topic: Topic) -> dict[str, Any]:
             ],
         }
     ended = {"terminatedPosition": {"ledgerId": ledger, "entryId": log.log_end_offset - 1}} if topic.terminated else {}
-    return {**dates, "ledgers": [{**one, "isOffloaded": False}], **ended, "cursors": cursors}
+    return {**dates, "ledgers": [{**current, "isOffloaded": False}], **ended, "cursors": cursors}
 
 
 def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
@@ -395,7 +393,7 @@ def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
         starts, ends = (list(bounds[:_RANGES_SHOWN]) for bounds in cursor.acknowledged.bounds())
         before, read, total = cursor.acknowledged_before, cursor.read_offset, cursor.acknowledged.range_count
     ledger = topic.ledger
-    # As Pulsar writes ranges: the first position is outside.
+    # In Pulsar's notation: a range excludes its first position.
     ranges = ",".join(f"({ledger}:{start - 1}..{ledger}:{end - 1}]" for start, end in zip(starts, ends, strict=True))
     return {
         "markDeletePosition": f"{ledger}:{before - 1}",
@@ -417,20 +415,20 @@ def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
 
 
 def _oldest(topic: Topic) -> int:
-    """The offset of the oldest message that a durable subscription has not acknowledged; the end without subscriptions."""
+    """The offset of the oldest message that a durable subscription has not acknowledged; without any, the end."""
     with topic.lock:
         return min(
             (
-                one.cursor.acknowledged_before
-                for one in topic.subscriptions.values()
-                if isinstance(one, Subscription) and one.durable
+                subscription.cursor.acknowledged_before
+                for subscription in topic.subscriptions.values()
+                if isinstance(subscription, Subscription) and subscription.durable
             ),
             default=topic.log.log_end_offset,
         )
 
 
 def _backlog_bytes(topic: Topic, offset: int) -> int:
-    """An estimate: as large a share of the log as of its offsets."""
+    """An estimate: the bytes of the log in proportion to its offsets."""
     log = topic.log
     messages = log.log_end_offset - log.log_start_offset
     behind = min(max(0, log.log_end_offset - offset), messages)
@@ -438,7 +436,7 @@ def _backlog_bytes(topic: Topic, offset: int) -> int:
 
 
 def _summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of a partitioned topic: counters added up, subscriptions by name."""
+    """The statistics of a partitioned topic: sums of counters, and its subscriptions by name."""
     total: dict[str, Any] = {"publishers": [], "subscriptions": {}, "replication": {}}
     for part in parts:
         total["publishers"] += part["publishers"]

@@ -1,9 +1,7 @@
-"""Admin calls about subscriptions: list, create, delete, skip, expire, reset, analyze, and those that show messages.
+"""Admin calls about subscriptions (list, create, delete, skip, expire, reset, analyze), and calls that show messages.
 
-Of a partitioned topic, a call applies to every partition, except for positions, which belong to one. A call is answered when the
-cursor is durable.
-
-One entry as the answer to a peek: the payload as the body, and what its metadata says as headers.
+A call about a partitioned topic applies to each partition, except for calls with positions, which belong to a single partition. A
+call is answered when the cursor is durable. A message is shown with its payload as the body and its metadata as headers.
 """
 
 import struct
@@ -51,7 +49,7 @@ from protocol.wire import BytesLike
 
 _MAGIC = b"\x0e\x01"
 _SIZE = struct.Struct(">I")
-# Properties of a message that become headers, and characters of each.
+# Properties of a message that become headers, and characters of a header's value.
 _PEEKED_PROPERTIES_MAX = 50
 _VALUE_MAX = 512
 # The last millisecond of the year 9999: clients choose the times.
@@ -59,8 +57,8 @@ _TIME_MAX_MS: Final = 253_402_300_799_999
 
 
 def peeked(topic: Topic, entry: Entry) -> Answer:
-    """Decompressed, unless it is encrypted or a part of a larger message. Reads the disk where the entry is not in memory. Raises
-    HttpError."""
+    """The entry as an answer, decompressed unless it is encrypted or a chunk. Reads the disk if the entry is not in memory.
+    Raises HttpError."""
     data = entry.data
     content = data.file.pread(data.size, data.offset) if isinstance(data, FileRegion) else bytes(data)
     start = 6 if content[:2] == _MAGIC else 0  # the magic number and the checksum
@@ -99,19 +97,19 @@ def peeked(topic: Topic, entry: Entry) -> Answer:
         headers.append(("partition-key-b64-encoded", "true"))
     if metadata.null_value:
         headers.append(("null-value", "true"))
-    # Java's client finds the properties only in this case.
+    # Java's client recognizes the headers of properties only in exactly this letter case.
     legal = tuple((_name(f"X-Pulsar-{name}"), _value(value)) for name, value in headers)
     return Answer(200, bytes(payload), "application/octet-stream", legal)
 
 
 def _date(time_ms: int) -> str:
-    """As Java's client reads it."""
+    """The time as Java's client reads it."""
     moment = datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _name(text: str) -> str:
-    """What a header may be called: clients choose the names of properties."""
+    """A legal header name: clients choose the names of properties."""
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in text)[
         :200
     ]
@@ -125,7 +123,7 @@ TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 ONE = TOPIC + "/subscription/{subscription}"
 
-# The furthest message that can be peeked at: all before it are read.
+# The furthest message that can be peeked at, because all messages before it are read.
 POSITION_MAX = 100_000
 # Bytes of a subscription's name, and of its properties as JSON.
 _NAME_MAX = 1024
@@ -152,7 +150,7 @@ class Subscriptions:
             route("GET", ONE + "/position/{position}", self.peek, fetches=True, lane=INSPECTION),
             *(
                 route("POST", base + path, call)
-                for base in (NAMESPACE, NAMESPACE + "/{bundle}")  # there is one bundle
+                for base in (NAMESPACE, NAMESPACE + "/{bundle}")  # there is only one bundle
                 for path, call in (
                     ("/clearBacklog", self.clear_namespace),
                     ("/clearBacklog/{subscription}", self.clear_namespace),
@@ -175,7 +173,7 @@ class Subscriptions:
         return json_answer([*names])
 
     def _names(self, name: TopicName) -> list[str]:
-        """Also of a topic that nobody uses, which is not loaded for this."""
+        """The names of a topic's subscriptions. Does not load the topic."""
         topic = self._context.topics.get(name)
         if topic is not None and not topic.closed:
             return [*topic.subscriptions]
@@ -185,7 +183,7 @@ class Subscriptions:
     # -- creating and deleting ----------------------------------------------------------------------------------------
 
     def create(self, call: Call) -> Answer:
-        """It starts at the end unless the body names a message."""
+        """The subscription starts at the end unless the body names a message."""
         name, subscription = self._named(call)
         if not 0 < len(subscription.encode("utf-8", "surrogatepass")) <= _NAME_MAX:
             raise MetadataInvalid(f"The name of a subscription has 1 to {_NAME_MAX} bytes.")
@@ -194,7 +192,7 @@ class Subscriptions:
         context = self._context
         context.topics.check_namespace(name)
         if context.topics.partitions(name) is None:
-            require_creation(context, call, name)  # as when a client subscribes
+            require_creation(context, call, name)  # the same right as for a client that subscribes
             context.topics.get_or_create(name)
         made: list[Subscription] = []
         for part in call.work.each(each_part(context, name)):
@@ -212,11 +210,11 @@ class Subscriptions:
         return NO_CONTENT
 
     def delete(self, call: Call) -> Answer:
-        found = self._found(call)
-        if not call.flag("force") and any(each.connected for each in found):
+        subscriptions = self._found(call)
+        if not call.flag("force") and any(subscription.connected for subscription in subscriptions):
             raise ConsumerBusy("Subscription has active connected consumers")
-        for each in found:
-            error = waited_for(call, partial(self._context.subscriptions.remove, each))
+        for subscription in subscriptions:
+            error = waited_for(call, partial(self._context.subscriptions.remove, subscription))
             if error is not None:
                 raise error
         return NO_CONTENT
@@ -224,24 +222,24 @@ class Subscriptions:
     # -- going forward ------------------------------------------------------------------------------------------------
 
     def skip(self, call: Call) -> Answer:
-        found, count = self._found(call), number(_path_number(call, "count"), "The number of messages", 1)
-        for each in found:
-            _done(call, partial(operations.skip, each, count))
-            _save(call, each)
+        subscriptions, count = self._found(call), number(_path_number(call, "count"), "The number of messages", 1)
+        for subscription in subscriptions:
+            _done(call, partial(operations.skip, subscription, count))
+            _save(call, subscription)
         return NO_CONTENT
 
     def skip_all(self, call: Call) -> Answer:
-        for each in self._found(call):
-            operations.clear(each)
-            _save(call, each)
+        for subscription in self._found(call):
+            operations.clear(subscription)
+            _save(call, subscription)
         return NO_CONTENT
 
     def expire(self, call: Call) -> Answer:
-        """What is older than so many seconds."""
+        """Acknowledge messages older than so many seconds."""
         until_ms = self._context.clock.time_ms() - 1000 * number(_path_number(call, "seconds"), "The time")
-        for each in self._found(call):
-            operations.expire(each, until_ms)
-            _save(call, each)
+        for subscription in self._found(call):
+            operations.expire(subscription, until_ms)
+            _save(call, subscription)
         return NO_CONTENT
 
     def expire_until(self, call: Call) -> Answer:
@@ -251,7 +249,7 @@ class Subscriptions:
 
     def expire_all(self, call: Call) -> Answer:
         name = topic_name(call)
-        require_topic(self._context, call, Operation.READ, name)  # before it is known whether there is one
+        require_topic(self._context, call, Operation.READ, name)  # first, so as not to reveal whether the topic exists
         until_ms = self._context.clock.time_ms() - 1000 * number(_path_number(call, "seconds"), "The time")
         for part in call.work.each(each_part(self._context, name)):
             topic = loaded(self._context, part)
@@ -263,7 +261,7 @@ class Subscriptions:
         return NO_CONTENT
 
     def clear_namespace(self, call: Call) -> Answer:
-        """In all topics of a namespace: all subscriptions, or those of one name."""
+        """Clear the backlog of all subscriptions, or of those with a name, in all topics of a namespace."""
         namespace, named = namespace_name(call), call.names.get("subscription")
         require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
@@ -279,27 +277,29 @@ class Subscriptions:
         return NO_CONTENT
 
     def unsubscribe_namespace(self, call: Call) -> Answer:
-        """Delete the subscriptions of this name in all topics of a namespace. Raises ConsumerBusy before any has been deleted."""
+        """Delete the subscriptions of this name in all topics of a namespace. Raises ConsumerBusy before any is deleted."""
         namespace, named = namespace_name(call), call.names["subscription"]
         require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
-        found = []
+        subscriptions = []
         for part in call.work.each(self._context.topics.topics(namespace)):
             if named in self._names(part):
                 require_subscription(self._context, call, part, named, granted=True)
                 call.work.checkpoint()
-                one = self._context.subscriptions.find(loaded(self._context, part), named)
-                found += [] if one is None else [one]
+                subscription = self._context.subscriptions.find(loaded(self._context, part), named)
+                subscriptions += [] if subscription is None else [subscription]
         passing = self._context.nonpersistent
         topics = [topic for topic in passing.loaded() if topic.name.namespace == namespace]
         named_so = [topic.subscriptions.get(named) for topic in topics]
-        unkept = [one for one in named_so if isinstance(one, NonPersistentSubscription)]
+        unkept = [subscription for subscription in named_so if isinstance(subscription, NonPersistentSubscription)]
         for other in unkept:
             require_subscription(self._context, call, other.topic.name, named, granted=True)
-        if any(one.has_consumers for one in found) or any(one.has_consumers for one in unkept):
+        if any(subscription.has_consumers for subscription in subscriptions) or any(
+            subscription.has_consumers for subscription in unkept
+        ):
             raise ConsumerBusy("Subscription has active connected consumers")
-        for one in call.work.each(found):
-            _done(call, partial(self._context.subscriptions.remove, one))
+        for subscription in call.work.each(subscriptions):
+            _done(call, partial(self._context.subscriptions.remove, subscription))
         for other in unkept:
             passing.unsubscribe(other)
         return NO_CONTENT
@@ -308,12 +308,12 @@ class Subscriptions:
 
     def reset_to_time(self, call: Call) -> Answer:
         time_ms = number(_path_number(call, "timestamp"), "The time")
-        for each in self._found(call):
-            _done(call, partial(operations.reset_to_time, each, time_ms))
+        for subscription in self._found(call):
+            _done(call, partial(operations.reset_to_time, subscription, time_ms))
         return NO_CONTENT
 
     def reset_to_id(self, call: Call) -> Answer:
-        """The next message is the one that is named, or with ``isExcluded`` the one after it."""
+        """Reset the cursor to the named message or, with ``isExcluded``, to the next."""
         (subscription,) = self._found(call, single=True)
         body, topic = json_object(call), subscription.topic
         message_id = parse_message_id(body)
@@ -326,7 +326,7 @@ class Subscriptions:
         return NO_CONTENT
 
     def peek(self, call: Call) -> Answer:
-        """The n-th message that is not acknowledged, from 1."""
+        """The n-th unacknowledged message, from 1."""
         (subscription,) = self._found(call, single=True)
         position = number(_path_number(call, "position"), "The position", 1)
         if position > POSITION_MAX:
@@ -337,7 +337,7 @@ class Subscriptions:
         return peeked(subscription.topic, entry)
 
     def message_id_at(self, call: Call) -> Answer:
-        """The first message of this time (ms) or later; at the end the id that the next one will have."""
+        """The id of the first message of this time (ms) or later; at the end, the id of the next message."""
         name = topic_name(call)
         require_topic(self._context, call, Operation.READ, name)
         topic = loaded(self._context, name)
@@ -356,8 +356,8 @@ class Subscriptions:
         return peeked(topic, entry)
 
     def examine(self, call: Call) -> Answer:
-        """The message at a place, from 1, counted from the first or the last message; of a batch the whole batch. Pulsar counts
-        entries, which are the same without batches."""
+        """The message at a place, from 1, counted from the first or the last message; for a message of a batch, the batch. Pulsar
+        counts entries, which makes no difference without batches."""
         name = topic_name(call)
         require_topic(self._context, call, Operation.READ, name)
         topic = loaded(self._context, name)
@@ -375,17 +375,17 @@ class Subscriptions:
         return peeked(topic, entry)
 
     def analyze(self, call: Call) -> Answer:
-        """What the backlog has, from the message on that the body may name. ``aborted``: there may be more than was counted."""
+        """Count the backlog, from the message in the body if there is one. ``aborted``: there may be more than was counted."""
         (subscription,) = self._found(call, single=True)
         topic, body = subscription.topic, json_object(call)
         start = offset_of(topic, parse_message_id(body)) if "ledgerId" in body else 0
-        found: operations.BacklogFound = waited_for(call, partial(operations.analyze, subscription, start))
-        counted = {"entries": found.entries, "messages": found.messages}
-        for what, count in (("Entries", found.entries), ("Messages", found.messages)):
-            counted |= {f"filterAccepted{what}": count, f"filterRejected{what}": 0, f"filterRescheduled{what}": 0}
-        ids = {"firstMessageId": found.first, "lastMessageId": found.last}
+        backlog: operations.BacklogFound = waited_for(call, partial(operations.analyze, subscription, start))
+        counted = {"entries": backlog.entries, "messages": backlog.messages}
+        for unit, count in (("Entries", backlog.entries), ("Messages", backlog.messages)):
+            counted |= {f"filterAccepted{unit}": count, f"filterRejected{unit}": 0, f"filterRescheduled{unit}": 0}
+        ids = {"firstMessageId": backlog.first, "lastMessageId": backlog.last}
         shown = {name: f"{topic.ledger}:{offset}" for name, offset in ids.items() if offset >= 0}
-        return json_answer({**counted, "markerMessages": 0, "aborted": found.aborted, **shown})
+        return json_answer({**counted, "markerMessages": 0, "aborted": backlog.aborted, **shown})
 
     # -- properties ---------------------------------------------------------------------------------------------------
 
@@ -393,16 +393,16 @@ class Subscriptions:
         return json_answer(dict(self._found(call)[0].properties))
 
     def set_properties(self, call: Call) -> Answer:
-        found, body = self._found(call), json_object(call)
+        subscriptions, body = self._found(call), json_object(call)
         if not all(isinstance(value, str) for value in body.values()):
             raise HttpError(400, "Properties are texts.")
         if sum(len(key) + len(value) for key, value in body.items()) > _PROPERTIES_MAX:
             raise HttpError(400, f"The properties have more than {_PROPERTIES_MAX} characters.")
-        for each in found:
-            with each.lock:
-                each.cursor.set_properties(body)
-                each.saving.changed()
-            _save(call, each)
+        for subscription in subscriptions:
+            with subscription.lock:
+                subscription.cursor.set_properties(body)
+                subscription.saving.changed()
+            _save(call, subscription)
         return NO_CONTENT
 
     # -- finding --------------------------------------------------------------------------------------------------------
@@ -413,20 +413,20 @@ class Subscriptions:
         return name, subscription
 
     def _found(self, call: Call, *, single: bool = False) -> list[Subscription]:
-        """The subscription, of each partition. ``single``: the topic may not be partitioned. Raises SubscriptionNotFound."""
+        """The subscription of each partition. ``single``: the topic must not be partitioned. Raises SubscriptionNotFound."""
         name, subscription = self._named(call)
         parts = [name] if single else each_part(self._context, name)
-        found = []
+        subscriptions = []
         for part in call.work.each(parts):
             if subscription in self._names(part):
                 each = self._context.subscriptions.find(loaded(self._context, part), subscription)
                 if each is not None:
-                    found.append(each)
+                    subscriptions.append(each)
             elif single:
-                loaded(self._context, part)  # TopicNotFound and NotAllowed come before
-        if not found:
+                loaded(self._context, part)  # TopicNotFound and NotAllowed take precedence
+        if not subscriptions:
             raise SubscriptionNotFound(f"Subscription {subscription[:300]} not found")
-        return found
+        return subscriptions
 
 
 def _path_number(call: Call, name: str) -> int:
@@ -434,25 +434,25 @@ def _path_number(call: Call, name: str) -> int:
 
 
 def parse_number(text: str, what: str) -> int:
-    """One that stands in the path or in the query. Raises HttpError."""
+    """Parse a number in the path or the query. Raises HttpError."""
     if not text.isascii() or not text.isdecimal() or len(text) > 18:
         raise HttpError(400, f"{what} has to be a whole number.")
     return int(text)
 
 
 def move(call: Call, subscription: Subscription, offset: int) -> None:
-    """Everything before the offset is acknowledged."""
+    """Acknowledge everything before the offset."""
     subscription.acknowledgements.add_until(None, min(offset, subscription.topic.reader.end))
     _save(call, subscription)
 
 
 def _save(call: Call, subscription: Subscription) -> None:
-    """What it has is durable then. Raises StorageError."""
+    """Wait until the cursor is durable. Raises StorageError."""
     _done(call, subscription.saving.save)
 
 
 def _done(call: Call, start: Callable[[Callable[[Any], None]], object]) -> None:
-    """Wait for the end of an operation. Raises what it has ended with."""
+    """Wait for the end of an operation. Raises its error."""
     error = waited_for(call, start)
     if error is not None:
         raise error

@@ -1,22 +1,22 @@
-"""Admin calls about tenants and namespaces: list, create, delete, unload, and what is skipped in all topics of a namespace.
+"""Admin calls about tenants and namespaces (list, create, delete, unload), and about permissions.
 
-The ``adminRoles`` of a tenant may make all calls about its namespaces and topics (``rights.py``). Who they are is said by those
-who may alter the cluster, as by super users in Pulsar.
+The ``adminRoles`` of a tenant may make all calls about its namespaces and topics (``rights.py``). Only a client with ALTER on the
+cluster sets them, as super users do in Pulsar.
 
-Admin calls about permissions, as ACLs: a role of Pulsar's is the user of that name.
+Permissions are stored as ACLs: a role in Pulsar is the user of that name.
 
 | action | ACLs |
 |---|---|
 | produce | WRITE and DESCRIBE on the TOPIC |
-| consume | READ and DESCRIBE on the TOPIC, and READ on the GROUPs whose names are those of its subscriptions (``rights.py``) |
+| consume | READ and DESCRIBE on the TOPIC, and READ on the GROUPs with the names of its subscriptions (``rights.py``) |
 
-For a topic the ACL names the topic, and for its subscriptions how their names begin. For a namespace it covers all names that
-begin as those of its topics do, and either action includes CREATE on the TOPIC: as in Pulsar, whoever may use the namespace may
-have topics made there by using them. The topics of ``public/default`` have names without a beginning of their own in Kafka; for
-the question of rights they have a second one (``broker/pulsar/rights.py``), so the permissions of that namespace count for
-Pulsar's clients only.
+The ACLs of a topic's permission have the topic's name and, for its subscriptions, the prefix of their names. Those of a namespace
+have the prefix of its topics' names, and both actions include CREATE on the TOPIC: as in Pulsar, a client that may use the
+namespace may create topics there by using them. In Kafka, the names of topics of ``public/default`` have no prefix; for checking
+rights they have a second name with a prefix (``broker/pulsar/rights.py``), so that namespace's permissions apply to Pulsar's
+clients only.
 
-Without an authorizer every client may do everything: granting and revoking succeed and do nothing.
+Without an authorizer every client may do everything: granting and revoking succeed, but have no effect.
 
 Tests: tests/pulsar/admin/test_rights.py.
 """
@@ -50,7 +50,7 @@ from broker.web.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_a
 TENANT = "/admin/v2/tenants/{tenant}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 
-# All topics are in one bundle, as the whole broker serves all of them.
+# The only bundle: it has all topics, because this broker serves all of them.
 BUNDLE = "0x00000000_0xffffffff"
 
 
@@ -111,11 +111,11 @@ class Permissions:
         return NO_CONTENT
 
     def granting(self, namespace: str, auth_policies: Any) -> Callable[[], None]:
-        """What grants the permissions in the object of a new namespace's policies. It may raise a Refusal, StorageError. Raises
-        HttpError."""
+        """A function that grants the permissions in the object of a new namespace's policies. It may raise a Refusal or
+        StorageError; ``granting`` itself raises HttpError."""
         resource = _Resource(namespace_prefix(namespace), PatternType.PREFIXED)
-        found = _object(_object(auth_policies).get("namespace_auth"))
-        acls = [acl for role, actions in found.items() for acl in _acls(role, resource, _actions(actions))]
+        permissions = _object(_object(auth_policies).get("namespace_auth"))
+        acls = [acl for role, actions in permissions.items() for acl in _acls(role, resource, _actions(actions))]
         return lambda: self._create(acls)
 
     def _create(self, acls: Sequence[Acl]) -> None:
@@ -126,7 +126,7 @@ class Permissions:
                     raise error
 
     def forget(self, call: Call, namespace: str) -> None:
-        """It is deleted: whoever makes one of the same name does not inherit its permissions."""
+        """Delete the permissions of a deleted namespace, so that a new namespace of the same name does not inherit them."""
         authorizer = self._context.authorizer
         if isinstance(authorizer, AclAuthorizer):
             self._delete(authorizer, call, _Resource(namespace_prefix(namespace), PatternType.PREFIXED))
@@ -141,7 +141,7 @@ class Permissions:
                 raise result
 
     def revoke(self, call: Call, resource: "Resource") -> Answer:
-        """All that the role was granted here."""
+        """Revoke all permissions of the role for the resource."""
         require_tenant(self._context, call, Operation.ALTER)
         authorizer = self._authorizer()
         if authorizer is None:
@@ -218,7 +218,7 @@ class Tenants:
         return json_answer(self._context.namespaces.namespaces(tenant))
 
     def create(self, call: Call) -> Answer:
-        """The body has its policies, and permissions in ``auth_policies``."""
+        """The body has the namespace's policies, and its permissions in ``auth_policies``."""
         namespace = namespace_name(call)
         require_tenant(self._context, call, Operation.ALTER)
         body = json_object(call)
@@ -227,8 +227,8 @@ class Tenants:
         grant = self._permissions.granting(namespace, body.get("auth_policies"))
 
         def prepare() -> None:
-            """Before the namespace, so that it is never without them. What is left of a call that failed in between is
-            replaced."""
+            """Set policies and permissions before the namespace exists, so that it is never without them. Replaces those of a
+            call that failed before it created the namespace."""
             self._permissions.forget(call, namespace)
             self._context.policies.replace_namespace(namespace, policies)
             grant()
@@ -237,7 +237,7 @@ class Tenants:
         return NO_CONTENT
 
     def delete(self, call: Call) -> Answer:
-        """With ``force`` its topics are deleted first."""
+        """With ``force``, the namespace's topics are deleted first."""
         namespace = namespace_name(call)
         require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
@@ -252,7 +252,7 @@ class Tenants:
         self._context.policies.remove_namespace(namespace)
         self._permissions.forget(call, namespace)
         self._context.namespaces.delete(namespace)
-        self._remove_topics(call, namespace)  # what clients have made meanwhile; they cannot make any more
+        self._remove_topics(call, namespace)  # topics that clients created meanwhile; now they cannot create more
         return NO_CONTENT
 
     def _remove_topics(self, call: Call, namespace: str) -> None:
@@ -287,7 +287,7 @@ class Tenants:
 
 
 def _clusters(value: object) -> list[str]:
-    """There is one. Raises HttpError."""
+    """Check that the list names the only cluster. Raises HttpError."""
     if value is None or value == []:
         return [CLUSTER]
     if value != [CLUSTER]:
@@ -312,12 +312,12 @@ def _role(call: Call) -> str:
 
 
 def _filter(resource: _Resource, kind: ResourceType = ResourceType.TOPIC) -> AclFilter:
-    """What was granted: an ACL that denies is nobody's permission, and stays."""
+    """Matches granted permissions only: ACLs that deny are not permissions, and stay."""
     return AclFilter(resource_type=kind, name=resource.name, pattern=resource.pattern, permission=Permission.ALLOW)
 
 
 def _subscriptions(resource: _Resource) -> _Resource:
-    """Those of the topic, or of all topics of the namespace."""
+    """The subscriptions of the topic, or of all topics of the namespace."""
     if resource.pattern is PatternType.PREFIXED:
         return resource
     return _Resource(subscriptions_prefix(resource.name), PatternType.PREFIXED)

@@ -1,5 +1,5 @@
-"""Admin calls about topics: list, create, delete, partitions, properties, unload, truncate, trim, terminate, and the last
-message's id."""
+"""Admin calls about topics: list, create, delete, partitions, properties, unload, truncate, trim, terminate, compaction, and the
+last message's id."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -39,7 +39,7 @@ from broker.security.acl import Operation
 from broker.storage.refusals import TopicExists
 from broker.web.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 
-# Names of one answer: about 20 MB.
+# Names in an answer: about 20 MB.
 NAMES_MAX = 250_000
 _FROM_WORST = (State.ERROR, State.RUNNING, State.NOT_RUN, State.SUCCESS)
 
@@ -86,7 +86,7 @@ class Topics:
         return _names(call, dict.fromkeys(name.whole for name in self._visible(call) if name.partition >= 0))
 
     def list_by_mode(self, call: Call) -> Answer:
-        """Clients with a regular expression ask this."""
+        """Clients that subscribe by a regular expression use this call."""
         mode = call.query.get("mode", "PERSISTENT").upper()
         persistent = self._visible(call) if mode != "NON_PERSISTENT" else ()
         return _names(call, chain(persistent, self._passing.visible(call) if mode != "PERSISTENT" else ()))
@@ -119,16 +119,16 @@ class Topics:
         name = topic_name(call)
         require_topic(self._context, call, Operation.ALTER, name)
         total = number(call.json(), "The number of partitions", 1)
-        there = self._context.topics.partitions(name)
-        if not there:
+        present = self._context.topics.partitions(name)
+        if not present:
             require_existing(self._context, name)
             raise HttpError(409, "Topic is not partitioned topic")
-        self._context.topics.check_room(name.namespace, max(0, total - there))
+        self._context.topics.check_room(name.namespace, max(0, total - present))
         self._context.logs.add_partitions(kafka_name(name.whole), total)
         return NO_CONTENT
 
     def create_missed(self, call: Call) -> Answer:
-        """A partitioned topic never misses any here: it is made with all of them or not at all."""
+        """Does nothing: a partitioned topic is always created with all of its partitions."""
         name = topic_name(call)
         require_topic(self._context, call, Operation.ALTER, name)
         if not self._context.topics.partitions(name):
@@ -136,7 +136,8 @@ class Topics:
         return NO_CONTENT
 
     def partitions(self, call: Call) -> Answer:
-        """With checkAllowAutoCreation, which clients set, a topic that does not exist has 0, or is made with its partitions."""
+        """With checkAllowAutoCreation, which clients set, a topic that does not exist has 0 partitions, or is created with those
+        of the policy."""
         name = topic_name(call)
         require_topic(self._context, call, Operation.DESCRIBE, name)
         self._context.topics.check_namespace(name)
@@ -169,7 +170,7 @@ class Topics:
         return NO_CONTENT
 
     def remove(self, name: TopicName, force: bool) -> None:
-        """Delete a topic with all its partitions. Raises TopicNotFound, ConsumerBusy while it is used, unless by ``force``."""
+        """Delete a topic with all its partitions. Raises TopicNotFound; ConsumerBusy if it is in use, unless ``force`` is set."""
         topics = self._context.topics
         parts = each_part(self._context, name)
         if not force and any(topic.in_use for topic in map(topics.get, parts) if topic is not None):
@@ -190,7 +191,7 @@ class Topics:
         return NO_CONTENT
 
     def truncate(self, call: Call) -> Answer:
-        """What is in the topic now is deleted, and all subscriptions go on behind it."""
+        """Delete all present messages of the topic, and move all subscriptions to its end."""
         name = topic_name(call)
         require_topic(self._context, call, Operation.DELETE, name)
         for part in each_part(self._context, name):
@@ -208,7 +209,7 @@ class Topics:
         return NO_CONTENT
 
     def trim(self, call: Call) -> Answer:
-        """Delete now what the retention would delete the next time."""
+        """Apply the retention now."""
         name = topic_name(call)
         require_topic(self._context, call, Operation.ALTER, name)
         for part in each_part(self._context, name):
@@ -245,7 +246,7 @@ class Topics:
         return message_id_json(topic, -1 if last is None else last.offset)
 
     def compact(self, call: Call) -> Answer:
-        """Have it compacted; whether that has ended is asked by GET."""
+        """Request a compaction. Its progress is shown by GET."""
         name = topic_name(call)
         require_topic(self._context, call, Operation.ALTER, name)
         logs = [loaded(self._context, part).log for part in call.work.each(each_part(self._context, name))]
@@ -256,14 +257,14 @@ class Topics:
         return NO_CONTENT
 
     def compaction_status(self, call: Call) -> Answer:
-        """Of a partitioned topic: that of the partition which is furthest from success."""
+        """The status of a partitioned topic is that of its partition furthest from success."""
         name = topic_name(call)
         require_topic(self._context, call, Operation.DESCRIBE, name)
-        found = [
+        statuses = [
             self._context.compactions.status(loaded(self._context, part).log)
             for part in call.work.each(each_part(self._context, name))
         ]
-        worst = min(found, key=lambda status: _FROM_WORST.index(status.state))
+        worst = min(statuses, key=lambda status: _FROM_WORST.index(status.state))
         return json_answer({"status": str(worst.state), "lastError": worst.error})
 
     def last_message_id(self, call: Call) -> Answer:
@@ -283,7 +284,7 @@ class Topics:
         return json_answer({} if record is None else dict(record.properties))
 
     def add_properties(self, call: Call) -> Answer:
-        """To those that there are."""
+        """Add the properties of the body to the present properties."""
         name = topic_name(call)
         require_topic(self._context, call, Operation.ALTER, name)
         added = parse_properties(call.json())
@@ -295,13 +296,15 @@ class Topics:
         require_topic(self._context, call, Operation.ALTER, name)
         if not key:
             raise HttpError(400, "Name the property in the parameter key.")
-        self._change_properties(call, name, lambda before: {one: value for one, value in before.items() if one != key})
+        self._change_properties(
+            call, name, lambda before: {other: value for other, value in before.items() if other != key}
+        )
         return NO_CONTENT
 
     def _change_properties(
         self, call: Call, name: TopicName, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> None:
-        """All partitions share them."""
+        """All partitions share the properties."""
         topic = loaded(self._context, each_part(self._context, name)[0])
 
         def changed(record: TopicRecord) -> TopicRecord:

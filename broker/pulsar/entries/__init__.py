@@ -1,1 +1,1 @@
-"""Entries between the log and those who read them: the cache over all topics, and reading on threads that may wait."""
+"""Reading entries: the cache of all topics, and the threads that read logs."""

@@ -1,10 +1,10 @@
-"""Reading entries from a log: entries as their producers have sent them, and batches of Kafka's producers, transcoded.
+"""Reads entries from a log: entries as Pulsar's producers sent them, and batches of Kafka's producers, transcoded.
 
-Threads that may block. Batches are read a chunk at a time, and the entries of a chunk share its bytes. A large entry is not read:
-it leaves by sendfile, and only the beginning of it is looked at. What consumers do not see is left out: control batches, what
-aborted transactions have written, batches of which compaction has left nothing, and what cannot be read as messages.
+For threads that may block. Batches are read a chunk at a time, and the entries of a chunk share its bytes. Of a large entry only
+the beginning is read; the entry leaves by sendfile. Consumers do not get control batches, batches of aborted transactions,
+batches that compaction has emptied, and batches that cannot be read as messages.
 
-A batch that was read whole is verified, because a client that gets a damaged message acknowledges it, and so it would be lost.
+The CRC of a batch that was read whole is checked, because a client acknowledges a damaged message, which would then be lost.
 
 Tests: tests/pulsar/entries/test_reader.py.
 """
@@ -28,19 +28,19 @@ from protocol.kafka.records.batch import TRANSACTIONAL, BatchHeader, check_crc, 
 logger = get_logger("pulsar")
 _unreadable = EventLimit()
 
-# Entries of at least this size (bytes) leave by sendfile. Sending one of 64 KiB took 6 us by sendfile and 10 us from memory, the
-# read included; one of 4 KiB took 3.4 us and 1.3 us, because one system call sends many (loopback, November 2026).
+# Entries of at least this size (bytes) leave by sendfile. Sending 64 KiB took 6 us by sendfile and 10 us from memory, the read
+# included; 4 KiB took 3.4 us and 1.3 us, because a system call sends many such entries (loopback, November 2026).
 SENDFILE_BYTES = 64 * 1024
-# One read of the file, at least and at most.
+# Bytes of a read of the file, at least and at most.
 _LEAST_CHUNK = 16 * 1024
 _MOST_CHUNK = 512 * 1024
-# What is read of a large entry: its header and, as a rule, all of its metadata.
+# Bytes that are read of a large entry: its header and, as a rule, all of its metadata.
 _PREFIX_BYTES = 8 * 1024
 
 
 class Found(NamedTuple):
-    """``entries`` in order; up to ``searched`` there are no others for consumers. ``more`` follow them, which a batch of a Kafka
-    producer has become as well."""
+    """``entries`` in order: all that consumers see before the offset ``searched``. ``more`` are entries of the last batch of a
+    Kafka producer that follow them."""
 
     entries: list[Entry]
     searched: int
@@ -48,21 +48,21 @@ class Found(NamedTuple):
 
 
 class LogEntriesReader:
-    """Reads one log. ``read`` and ``replay`` may run on several threads at once. ``by_key``: batches of Kafka's producers are cut
-    so that each entry has one key."""
+    """Reads a log. ``read`` and ``replay`` may run on several threads at once. ``by_key``: batches of Kafka's producers are split
+    so that all messages of an entry have the same key."""
 
     __slots__ = ("_average", "_by_key", "_large", "_log")
 
     def __init__(self, log: Log, large: Lock, *, by_key: bool = False) -> None:
-        """``large`` is held while a batch of a Kafka producer is translated that is large inside."""
+        """``large`` is held while a batch of a Kafka producer that is large when decompressed is transcoded."""
         self._log = log
         self._large = large
         self._by_key = by_key
-        self._average = 1024  # bytes of a batch, as of late: how much is read at a time follows from it
+        self._average = 1024  # moving average of the bytes of a batch; it determines how much is read at a time
 
     def read(self, offset: int, max_entries: int, max_bytes: int) -> Found:
-        """The entries from ``offset`` on, up to the last stable offset; the first one whatever its size. If ``offset`` lies
-        within an entry, that entry is the first.
+        """The entries from ``offset`` on, up to the last stable offset; the first is returned whatever its size. If ``offset``
+        lies within an entry, that entry is the first.
 
         Raises StorageError, and Refusal if the topic was deleted.
         """
@@ -74,32 +74,32 @@ class LogEntriesReader:
         while offset < stable and len(entries) < max_entries and (left > 0 or not entries):
             want = min(_MOST_CHUNK, left, max(_LEAST_CHUNK, self._average * (max_entries - len(entries))))
             try:
-                found = self._chunk(offset, stable, want, max_entries - len(entries))
+                chunk = self._chunk(offset, stable, want, max_entries - len(entries))
             except OffsetOutOfRange:
                 if offset >= log.log_start_offset:
                     break
-                offset = log.log_start_offset  # retention was faster
+                offset = log.log_start_offset  # retention has deleted these records meanwhile
                 continue
-            if found.searched <= offset:
+            if chunk.searched <= offset:
                 break
-            for number, entry in enumerate(found.entries):
+            for number, entry in enumerate(chunk.entries):
                 if entries and (entry.size > left or len(entries) >= max_entries):
-                    return Found(entries, entry.offset, found.entries[number:])
+                    return Found(entries, entry.offset, chunk.entries[number:])
                 entries.append(entry)
                 left -= entry.size
-            offset = found.searched
+            offset = chunk.searched
         return Found(entries, offset)
 
     def replay(self, offsets: Sequence[int]) -> list[Entry]:
-        """The entries that have these offsets, ascending; those that are gone are left out. Raises as ``read``."""
+        """The entries at these offsets, which ascend, without those that were deleted. Raises as ``read``."""
         entries: list[Entry] = []
-        batch: Sequence[Entry] = ()  # what the last batch has become: the next offsets may be in it, too
+        batch: Sequence[Entry] = ()  # the entries of the last batch, in which the next offsets may be, too
         for offset in offsets:
             if entries and offset <= entries[-1].last:
                 continue
             if not batch or not batch[0].offset <= offset <= batch[-1].last:
-                found = self.read(offset, 1, 1)
-                batch = [*found.entries, *found.more]
+                result = self.read(offset, 1, 1)
+                batch = [*result.entries, *result.more]
             number = bisect_right(batch, offset, key=_offset_of) - 1
             if number >= 0 and batch[number].last >= offset:
                 entries.append(batch[number])
@@ -108,7 +108,7 @@ class LogEntriesReader:
     def _chunk(self, offset: int, stable: int, size: int, max_entries: int) -> Found:
         log = self._log
         read = log.read(offset, size, up_to=stable)
-        if not read.size:  # compaction has left nothing up to the end
+        if not read.size:  # compaction has removed all batches up to the end
             return Found([], stable)
         aborted = log.transactions.aborted(offset, read, stable)
         entries: list[Entry] = []
@@ -137,7 +137,7 @@ class LogEntriesReader:
                         return (entry_factory.from_prefix(batch, header, place),)
                     return (entry_factory.from_batch(batch, header),)
                 except ProtocolError:
-                    if place is not None:  # it only has the mark of an entry
+                    if place is not None:  # it has the mark of an entry, but is a batch of a Kafka producer
                         batch = memoryview(place.file.pread(place.size, place.offset))
             return entry_factory.from_kafka(batch, header, self._large, by_key=self._by_key)
         except ProtocolError as error:
@@ -163,14 +163,14 @@ def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> b
     if not header.attributes & TRANSACTIONAL:
         return False
     return any(
-        one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
-        for one in aborted
+        other.producer_id == header.producer_id and other.first_offset <= header.base_offset <= other.last_offset
+        for other in aborted
     )
 
 
 def _batches(region: FileRegion, offset: int) -> Iterable[tuple[BatchHeader, memoryview, FileRegion | None]]:
-    """Header and bytes of each batch with ``offset`` or a later one. Of a large entry only the beginning is read, and its place
-    in the file comes with it. Raises ProtocolError for bytes that are no batch, or not what they were; OSError."""
+    """Header and bytes of each batch with ``offset`` or a later offset. Of a large entry only the beginning is read, and its
+    place in the file is returned, too. Raises ProtocolError for bytes that are no batch or fail the CRC; OSError."""
     for header, position, data in walk(region, _MOST_CHUNK, _needed):
         if len(data) == header.size:
             check_crc(data, 0, read_header(data))
@@ -187,16 +187,16 @@ def _needed(header: BatchHeader) -> int:
 
 
 def _prefix(header: BatchHeader, data: memoryview, place: FileRegion) -> memoryview:
-    """The beginning of a large entry, with all of its metadata if there is any."""
+    """The beginning of a large entry, with all of its metadata."""
     try:
         needed = entry_factory.prefix_size(data, header)
-    except ProtocolError:  # whoever looks into it will see
+    except ProtocolError:  # ``from_prefix`` will raise it again
         return data
     return data if needed <= len(data) else memoryview(place.file.pread(needed, place.offset))
 
 
 def warm(entries: Iterable[Entry]) -> None:
-    """Read what is to leave by sendfile into the page cache, so that no processor waits for the disk. Raises OSError."""
+    """Read entries that leave by sendfile into the page cache, so that no processor waits for the disk. Raises OSError."""
     for entry in entries:
         region = entry.data
         if isinstance(region, FileRegion) and not region.file.is_resident(region.offset, region.size):

@@ -1,13 +1,12 @@
-"""What the subscriptions of one log read it through: from the cache at once, or on a reader thread.
+"""How subscriptions read entries: from the cache at once (``EntryReader``), or on a reader thread (``Readers``).
 
-Any thread may call. Nothing here blocks, except in the functions that run on reader threads (``readers.py``). What is skipped on
-reading, because it is not for consumers, is told by the offsets of the entries: they do not follow each other then.
+A log has an ``EntryReader``, which all of its subscriptions use. Any thread may call; only the functions that run on reader
+threads block. Batches that consumers do not see are skipped, which shows as a gap between the offsets of two entries.
 
-The threads that read entries: from the disk, and from batches of Kafka's producers, which are transcoded.
-
-A few threads (``pulsar_reader_threads``) take jobs from the lines of all logs in turn. From one line only half of them work at a
-time, so that neither a disk that is slow for one log nor a thousand subscriptions of one topic hold up the others for longer than
-a job takes. Each job is short: one read batch of one log. It hands its result on and does not wait for anybody.
+A few reader threads (``pulsar_reader_threads``) read entries from the disk and transcode batches of Kafka's producers. They take
+jobs from the lines of all logs in turn. At most half of them work for the same line at a time, so that neither a log on a slow
+disk nor a thousand subscriptions of a topic delay the others for longer than a job takes. A job is short: it reads once from a
+single log, passes on the result and waits for nothing.
 """
 
 from collections import deque
@@ -32,7 +31,7 @@ Job = Callable[[], None]
 
 @attrs.define(eq=False)
 class Line:
-    """The jobs for one log, in order. Guarded by the lock of ``Readers``. ``ready``: it is among those whose turn comes."""
+    """The jobs for a log, in order. Guarded by the lock of ``Readers``. ``ready``: it is in the queue of lines with jobs."""
 
     jobs: deque[Job] = attrs.field(factory=deque)
     running: int = 0
@@ -44,12 +43,12 @@ class Readers:
 
     def __init__(self, clock: Clock, threads: int) -> None:
         self._clock = clock
-        self._width = max(1, threads // 2)  # threads that work for one line at a time
+        self._width = max(1, threads // 2)  # threads that work for the same line at a time
         self._changed = Condition()
         self._ready: deque[Line] = deque()  # lines with a job that may be done now, in turn
         self._own = Line()
         self._failures = EventLimit()
-        # Held while a batch is translated that is large inside: one at a time is in memory.
+        # Held while a batch that is large when decompressed is transcoded, so that only one is in memory at a time.
         self.large = Lock()
         self.bodies: Sequence[_Reader] = [_Reader(self) for _ in range(threads)]
 
@@ -58,7 +57,7 @@ class Readers:
         return [PartThread(f"pulsar-reader-{number}", body) for number, body in enumerate(self.bodies)]
 
     def submit(self, job: Job, line: Line | None = None) -> None:
-        """Have the job done after those that are in the line already; without one, after others that are for no log."""
+        """Add the job to the line; without a line, to that of jobs that belong to no log."""
         line = line or self._own
         with self._changed:
             line.jobs.append(job)
@@ -123,7 +122,7 @@ class _Reader:
 
 logger = get_logger("pulsar")
 
-# Entries of a batch of a Kafka producer that are kept for the next reads, beyond those that a read was to return.
+# Entries of a Kafka producer's batch that are kept for the next reads, beyond those that a read returns.
 MOST_AHEAD = 5000
 
 Done = Callable[[Sequence[Entry] | Exception], None]
@@ -131,11 +130,11 @@ Wanted = Callable[[], bool]
 
 
 class EntryReader:
-    """One for each log. ``appended``, ``read`` and ``replay`` are what a tailing subscription needs.
+    """Reads the entries of a log. A tailing subscription needs ``appended``, ``read`` and ``replay`` only.
 
-    ``by_key`` is a second one for the same log, which Key_Shared subscriptions use: a batch of a Kafka producer, in which there
-    may be many keys, is not one entry for them, but one for each run of records with the same key. Entries of Pulsar's producers
-    are the same in both, and so is their part of the cache.
+    ``by_key`` is a second reader of the same log, for Key_Shared subscriptions: it splits a batch of a Kafka producer, which may
+    have many keys, into an entry for each run of records with the same key. Entries of Pulsar's producers are the same in both
+    readers, and so is their part of the cache.
     """
 
     __slots__ = ("_cached", "_gap", "_line", "_log", "_readers", "_scan", "_translated", "by_key")
@@ -146,16 +145,16 @@ class EntryReader:
         self._readers = readers
         self._line = Line()
         self._cached = LogEntries(cache) if shared is None else shared
-        self._translated = LogEntries(cache)  # entries that batches of Kafka's producers have become
+        self._translated = LogEntries(cache)  # entries that were transcoded from batches of Kafka's producers
         self._scan = LogEntriesReader(log, readers.large, by_key=shared is not None)
         self.by_key: EntryReader = self if shared is not None else EntryReader(log, cache, readers, self._cached)
-        # (start, end): there is nothing for consumers between these offsets. Replaced as a whole.
+        # (start, end): consumers see nothing between these offsets. Replaced as a whole.
         self._gap = (0, 0)
 
     @property
     def end(self) -> int:
-        """The end of what consumers may read. If it is known that only what they do not see (such as the markers of
-        transactions) stands before it, the offset after the last entry."""
+        """The offset up to which consumers may read: the last stable offset or, if the batches before that are known to be
+        invisible (such as markers of transactions), the offset after the last entry."""
         end = self._log.last_stable_offset
         start, gap_end = self._gap
         return start if gap_end == end else end
@@ -163,11 +162,11 @@ class EntryReader:
     # -- cursors -------------------------------------------------------------------------------------------------------
 
     def cursor_opened(self) -> None:
-        """A cursor has consumers from now on: each new entry will be read once more. The caller holds the topic's lock."""
+        """A cursor got consumers: expect another read of each new entry. The caller holds the topic's lock."""
         self._cached.cursors += 1
 
     def cursor_closed(self) -> None:
-        """The opposite. The caller holds the topic's lock."""
+        """A cursor has no more consumers. The caller holds the topic's lock."""
         self._cached.cursors -= 1
 
     def expect(self, offsets: Sequence[int]) -> None:
@@ -178,12 +177,12 @@ class EntryReader:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def appended(self, entries: Sequence[Entry]) -> None:
-        """The producers' path has appended these, one right after the other."""
+        """Cache these consecutive entries, which a producer has appended."""
         self._cached.put(entries)
 
     def read(self, offset: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
-        """Entries from ``offset`` on that are in memory; the first one whatever its size. Empty at the end; None if the log has
-        to be read."""
+        """Entries from ``offset`` on that are in memory; the first is returned whatever its size. Empty at the end; None if the
+        log has to be read."""
         end = self.end
         if offset >= end:
             return ()
@@ -193,21 +192,21 @@ class EntryReader:
         entries: list[Entry] = []
         while len(entries) < max_entries and offset < end:
             most = max_entries - len(entries)
-            found = cached.read(offset, end, most, max_bytes) or translated.read(offset, end, most, max_bytes)
-            if not found:
+            run = cached.read(offset, end, most, max_bytes) or translated.read(offset, end, most, max_bytes)
+            if not run:
                 break
-            entries += found
-            max_bytes -= sum([entry.size for entry in found])
-            offset = found[-1].last + 1
+            entries += run
+            max_bytes -= sum([entry.size for entry in run])
+            offset = run[-1].last + 1
         if not entries:
             first = cached.get(offset) or translated.get(offset)
             if first is None:
                 return None
-            entries.append(first)  # it has more bytes
+            entries.append(first)  # even if it is larger than ``max_bytes``
         return entries
 
     def replay(self, offsets: Sequence[int]) -> Sequence[Entry] | None:
-        """The entries that begin at these offsets, if all of them are in memory; None otherwise."""
+        """The entries at these offsets if all are in memory; None otherwise."""
         if self._log.offline is not None:
             return None
         entries = []
@@ -224,12 +223,12 @@ class EntryReader:
         """As ``read``, from the log. ``done`` is called on a reader thread, with an empty sequence if there is nothing for
         consumers from ``offset`` to the end, or with the error: StorageError, or a Refusal if the topic was deleted.
 
-        ``wanted``: asked when the turn of the read has come; if it is false, nothing is read, and ``done`` gets nothing."""
+        ``wanted`` is asked when it is the read's turn; if it returns false, nothing is read, and ``done`` gets nothing."""
         read = partial(self._read, offset, max_entries, max_bytes)
         self._readers.submit(partial(self._run, done, read, wanted), self._line)
 
     def replay_later(self, offsets: Sequence[int], done: Done, wanted: Wanted | None = None) -> None:
-        """As ``replay``, from the log: ``done`` gets those that are still there. ``offsets`` ascend."""
+        """As ``replay``, from the log: ``done`` gets those that still exist. ``offsets`` ascend."""
         self._readers.submit(partial(self._run, done, partial(self._replay, offsets), wanted), self._line)
 
     def _run(self, done: Done, attempt: Callable[[], Sequence[Entry]], wanted: Wanted | None) -> None:
@@ -244,35 +243,35 @@ class EntryReader:
         except OSError as error:
             result = self._log.state.failed("entries could not be read", error)
         except BaseException as error:
-            # A defect. Whoever waits must hear of it all the same; the thread's own handling reports it.
+            # A defect. The caller still needs an answer; ``Readers.run`` logs the error.
             done(StorageError(f"{self._log.topic}-{self._log.partition}: entries could not be read: {error!r}"))
             raise
         done(result)
 
     def _read(self, offset: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
-        known = self.read(offset, max_entries, max_bytes)  # several subscriptions may have asked for the same
-        if known is not None:
-            return known
+        cached = self.read(offset, max_entries, max_bytes)  # several subscriptions may have asked for the same
+        if cached is not None:
+            return cached
         self._cached.missed()
         stable = self._log.last_stable_offset
-        found = self._scan.read(offset, max_entries, max_bytes)
-        if not found.entries:
-            if found.searched >= stable > offset:
+        result = self._scan.read(offset, max_entries, max_bytes)
+        if not result.entries:
+            if result.searched >= stable > offset:
                 start, end = self._gap
                 self._gap = (min(start, offset), end) if end == stable else (offset, stable)
             return ()
-        warm(found.entries)
-        self._keep(offset, found.entries, self._cached.cursors - 1)  # for the others, if there are any
-        ahead = list(takewhile(_is_translated, found.more[:MOST_AHEAD]))
+        warm(result.entries)
+        self._keep(offset, result.entries, self._cached.cursors - 1)  # for the other cursors
+        ahead = list(takewhile(_is_translated, result.more[:MOST_AHEAD]))
         if ahead:
-            # Otherwise the next read would have to translate the same batch again.
+            # Otherwise the next read would have to transcode the same batch again.
             self._keep(ahead[0].offset, ahead, max(1, self._cached.cursors))
-        return found.entries
+        return result.entries
 
     def _replay(self, offsets: Sequence[int]) -> Sequence[Entry]:
-        known = self.replay(offsets)
-        if known is not None:
-            return known
+        cached = self.replay(offsets)
+        if cached is not None:
+            return cached
         entries = self._scan.replay(offsets)
         warm(entries)
         return entries
@@ -286,11 +285,11 @@ class EntryReader:
             start = of_one_kind[-1].last + 1
 
     def close(self) -> None:
-        """The topic is deleted or no longer served here: forget what is cached."""
+        """Forget the cached entries: the topic was deleted or unloaded."""
         self._cached.close()
         self._translated.close()
         self.by_key._translated.close()
 
 
 def _is_translated(entry: Entry) -> bool:
-    return type(entry.data) is bytes  # the data of others are views, or regions of files
+    return type(entry.data) is bytes  # the data of other entries are views, or regions of files

@@ -1,1 +1,1 @@
-"""Topics whose messages are not kept: who is connected gets them, or nobody does."""
+"""Non-persistent topics: only consumers that are connected get the messages, which are not stored."""

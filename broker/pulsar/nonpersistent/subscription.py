@@ -1,29 +1,24 @@
-"""A subscription of a topic whose messages are not kept: its consumers, and which of them gets what.
+"""Subscriptions of non-persistent topics: their consumers, and the choice of the consumer that gets a message.
 
-It has no cursor: acknowledgements and seeks mean nothing to it, and without consumers it is a name. One that is durable keeps
-that name until it is deleted, or its topic goes out of use; any other goes with its last consumer.
+A subscription has no cursor, so it ignores acknowledgements and seeks, and without consumers it is only a name. A durable
+subscription exists until it is deleted or its topic is unloaded; any other ends with its last consumer.
 
-Any thread. ``lock`` is taken below the topic's and above those of connections; nothing that blocks happens under it.
+A message is delivered to a consumer at once, or dropped. Nothing is read, acknowledged or redelivered, so the types of
+subscriptions differ only in their ``Chooser``:
 
-A consumer of messages that are not kept.
-
-Nothing waits for it: what its connection cannot take is dropped. So it is not given slices, which would cost it messages
-between two of them, but as much as it has permits for, as long as no more than ``_UNSENT_MAX`` bytes of that are in the broker.
-
-Which consumer of a subscription gets a message that is not kept. Pure; the subscription's lock guards it.
-
-The message goes to a consumer at once, or is dropped. So there is nothing to read, to acknowledge or to deliver again, and each
-type of subscription is only a way to choose:
-
-| type | who gets the entry |
+| type | consumer that gets the entry |
 |---|---|
-| Exclusive | the consumer |
-| Failover | the active one: the same choice as for topics that are kept, without the delay |
-| Shared | the next in turn, by priority, of those that can take it |
-| Key_Shared | the owner of the hash of its key |
+| Exclusive | the only consumer |
+| Failover | the active consumer, chosen as for persistent topics, but without the delay |
+| Shared | the next in turn, by priority, of the available consumers |
+| Key_Shared | the owner of the key's hash |
 
-A consumer can take something if it has permits and its connection is not full. Where the one whose entry it is cannot, nobody
-gets it.
+A consumer is available if it has permits and its connection is not full. If the chosen consumer is not available, the entry is
+dropped. Since nothing waits for a consumer, it is not served in slices, because messages between two slices would be dropped:
+it gets as much as it has permits for, while at most ``_UNSENT_MAX`` bytes of that are in the broker.
+
+Any thread. The subscription's ``lock`` guards its chooser, too. It is taken below the topic's lock and above those of
+connections; nothing blocks under it.
 """
 
 from collections.abc import Sequence
@@ -47,8 +42,8 @@ from broker.pulsar.subscriptions.subscriptions import Busy, Join
 from broker.runtime.threads import Lock
 from protocol.pulsar.deliveries import Deliveries
 
-# Bytes that were given to the connection and have not left. From the second on nothing more is given to it; the first is when
-# the processor is asked how many have left.
+# Bytes that were passed to the connection and have not left. From _ASK_BYTES on, the processor is asked how many have left; from
+# _UNSENT_MAX on, nothing more is passed to the connection.
 _ASK_BYTES = 128 * 1024
 _UNSENT_MAX = 2 * 1024 * 1024
 
@@ -59,18 +54,19 @@ class PassingConsumer(ConnectedConsumer):
     _asked: bool = False
 
     def has_room(self) -> bool:
-        """Whether others on the connection leave it any: each may be given something before it finds out by itself. If not, it
-        is paused. The subscription's lock is held."""
+        """Whether other consumers of the connection leave it room; if not, it is paused. Asked before each delivery, because they
+        may have filled the connection since its last. The subscription's lock is held."""
         if self.connection.connection.outgoing_bytes < _UNSENT_MAX:
             return True
         ConnectedConsumer.pause(self)
         return False
 
     def pause(self) -> None:
-        """After what would have been a slice, each time. The subscription's lock is held."""
+        """Called after each delivery, where a persistent subscription ends a slice: pause only if the connection is full. The
+        subscription's lock is held."""
         connection = self.connection.connection
         unsent = self.bytes_out - self._gone
-        # What others on the connection have been sent counts, too.
+        # Bytes of the connection's other consumers count, too.
         if unsent >= _UNSENT_MAX or connection.outgoing_bytes >= _UNSENT_MAX:
             ConnectedConsumer.pause(self)
         elif unsent >= _ASK_BYTES and not self._asked:
@@ -78,35 +74,35 @@ class PassingConsumer(ConnectedConsumer):
             self.connection.outbox.call(connection, partial(self._look, self.bytes_out))
 
     def _look(self, given: int) -> None:
-        """On the processor: of the first ``given`` bytes, what is not in the connection has left."""
+        """On the processor: those of the first ``given`` bytes that are not in the connection have left."""
         self._asked = False
         self._gone = max(self._gone, given - self.connection.connection.outgoing_bytes)
 
     def go_on(self) -> None:
-        """The connection has sent what it had."""
+        """The connection has sent all its bytes."""
         self._gone = max(self._gone, self.bytes_out - self.connection.connection.outgoing_bytes)
         ConnectedConsumer.go_on(self)
 
 
 class Chooser(Protocol):
     def join(self, consumer: Consumer) -> None:
-        """Raises a Refusal; then nothing has changed."""
+        """Raises a Refusal, and changes nothing then."""
 
     def leave(self, consumer: Consumer) -> None: ...
 
     def offer(self, consumer: Consumer) -> None:
-        """It may be available, and perhaps was not before."""
+        """The consumer may have become available."""
 
     def take(self, entry: Entry) -> Consumer | None:
-        """Who gets the entry, with permits that are reduced by its messages. None: nobody."""
+        """The consumer that gets the entry, with its permits reduced by the entry's messages; None if the entry is dropped."""
 
     @property
     def active(self) -> Consumer | None:
-        """The only one that is served. None: all of them are, or there are none."""
+        """The only consumer that is served; None if all are, or there are none."""
 
 
 class OneServed:
-    """``choice``: which of them it is."""
+    """Serves a single consumer, which ``choice`` determines."""
 
     __slots__ = ("_choice", "_count", "active")
 
@@ -196,11 +192,11 @@ class NonPersistentSubscription:
     name: str
     durable: bool
     since_ms: int  # wall clock
-    kind: int = -1  # CommandSubscribe.SubType; -1: there was no consumer yet
+    kind: int = -1  # CommandSubscribe.SubType; -1: it has had no consumer yet
     policy: KeySharedPolicy | None = None
     connected: dict[PassingConsumer, None] = attrs.Factory(dict)
     closed: bool = False
-    messages_out: int = 0  # of consumers that have left, too
+    messages_out: int = 0  # also of consumers that have left
     bytes_out: int = 0
     dropped: int = 0  # messages
     lock: Lock = attrs.Factory(Lock)
@@ -216,7 +212,7 @@ class NonPersistentSubscription:
 
     @property
     def active(self) -> Consumer | None:
-        """The only consumer that is served; None: all of them are."""
+        """The only consumer that is served; None if all are."""
         return None if self._chooser is None else self._chooser.active
 
     # -- consumers ----------------------------------------------------------------------------------------------------------
@@ -229,7 +225,7 @@ class NonPersistentSubscription:
         quota: DeliveryQuota | None,
         since_ms: int,
     ) -> PassingConsumer:
-        """A new consumer. The topic's lock is held. Raises a Refusal, of which Busy may be worth a second try."""
+        """Add a consumer. The topic's lock is held. Raises a Refusal; after Busy a second try may succeed."""
         with self.lock:
             self._check(join)
             if not self.connected and (self._chooser is None or (self.kind, self.policy) != (join.kind, join.policy)):
@@ -271,7 +267,7 @@ class NonPersistentSubscription:
                 raise Busy(next(iter(self.connected)))
 
     def _new_chooser(self, join: Join, settings: DispatchSettings) -> Chooser:
-        """Raises NotAllowed for a type that there is not."""
+        """Raises NotAllowed for an unknown type."""
         topic = self.topic
         if join.kind == SubType.Exclusive:
             return OneServed(OnlyOne())
@@ -285,8 +281,8 @@ class NonPersistentSubscription:
         raise NotAllowed(f"There are no subscriptions of the type {join.kind}.")
 
     def _tell_active(self, before: Consumer | None, newcomer: PassingConsumer | None) -> None:
-        """Failover: those two are told between whom it has changed, and a newcomer in any case. All others know already that
-        they are not active: with many consumers it would cost too much to tell them with each one that joins or leaves."""
+        """Failover: tell the old and the new active consumer if it has changed, and a newcomer in any case. The others know that
+        they are not active; with many consumers it would cost too much to tell them whenever a consumer joins or leaves."""
         active = self.active
         changed = () if active is before else (before, active)
         told = dict.fromkeys(each.owner for each in changed if each is not None)
@@ -297,7 +293,7 @@ class NonPersistentSubscription:
                 each.tell_active(each.consumer is active)
 
     def leave(self, connected: ConnectedConsumer) -> None:
-        """A consumer has left. Unknown: nothing."""
+        """A consumer has left. Does nothing for an unknown consumer."""
         with self.lock:
             if connected not in self.connected:
                 return
@@ -317,7 +313,7 @@ class NonPersistentSubscription:
             self._tell_active(before, None)
 
     def close(self) -> None:
-        """It is deleted, or its topic goes out of use. Its consumers subscribe again."""
+        """The subscription is deleted, or its topic unloaded. Its consumers subscribe again."""
         with self.lock:
             self.closed = True
             for connected in list(self.connected):
@@ -334,7 +330,7 @@ class NonPersistentSubscription:
                 self._chooser.offer(connected.consumer)
 
     def resume(self, connected: ConnectedConsumer) -> None:
-        """The consumer's connection has sent what it had."""
+        """The consumer's connection has sent all its bytes."""
         with self.lock:
             if connected in self.connected and connected.paused:
                 assert self._chooser is not None
@@ -342,12 +338,12 @@ class NonPersistentSubscription:
                 self._chooser.offer(connected.consumer)
 
     def redeliver(self, connected: ConnectedConsumer, entries: Sequence[int] | None, epoch: int | None) -> None:
-        """Nothing is kept that could be delivered again."""
+        """Only note the epoch: no messages are kept for redelivery."""
         if epoch is not None:
             connected.epoch = epoch
 
     def pass_on(self, entries: Sequence[Entry]) -> None:
-        """Give these to the consumers that can take them."""
+        """Deliver these to available consumers, and drop the rest."""
         with self.lock:
             chooser = self._chooser
             if chooser is None or not self.connected:

@@ -1,8 +1,9 @@
-"""A topic whose messages are not kept, or one partition of it.
+"""A non-persistent topic, or a partition of it: its producers and subscriptions, and the passing on of messages.
 
-A message goes to the subscriptions that are there, on the thread that has received it, and is forgotten. With more than
-``_AT_ONCE`` subscriptions, the waker's thread gives it to them, a few at a time; what waits for that is bounded, and beyond the
-bound messages are dropped for all of them. Ids are (0, n): n counts the entries since the topic was made.
+A message is passed to the topic's subscriptions on the thread that received it, and then forgotten. If there are more than
+``_AT_ONCE`` subscriptions, the waker's thread passes it to a few of them at a time. The bytes that wait for this are bounded;
+beyond the bound, messages are dropped for all subscriptions. Message ids are (0, n), where n counts the entries since the topic
+was created.
 
 Any thread. ``lock`` guards the tables; a subscription's lock is taken below it. ``_passing`` guards the queue and is held for
 moments.
@@ -26,11 +27,11 @@ from broker.pulsar.subscriptions.waker import Line
 from broker.pulsar.topic_names import TopicName
 from broker.runtime.threads import Lock
 
-# Subscriptions that the thread serves that has received the messages: at most about 0.3 ms.
+# The maximum number of subscriptions that the thread that received the messages serves itself, which takes about 0.3 ms at most.
 _AT_ONCE = 16
-# Bytes of messages that wait for the waker, with what the broker keeps for each.
+# Bytes of the messages that wait for the waker, including OVERHEAD_BYTES for each entry.
 _WAITING_MAX = 16 * 1024 * 1024
-# There are no policies of such a topic, only those of its namespace.
+# A non-persistent topic has no policies of its own, only those of its namespace.
 _NO_TOPIC = UUID(int=0)
 _NO_BOUND = 1 << 62
 
@@ -56,28 +57,30 @@ class PassingSubscription(Protocol):
 class NonPersistentTopic:
     name: TopicName  # of this partition
     line: Line
-    kafka_name: str  # for the question of rights: Kafka has no such topic
+    kafka_name: str  # for checking rights only: Kafka has no such topic
     producers: Producers = attrs.Factory(Producers)
-    # Replaced as a whole, so that messages can be passed on without the lock.
+    # Replaced as a whole, so that ``publish`` needs no lock.
     subscriptions: Mapping[str, PassingSubscription] = attrs.Factory(dict)
     lock: Lock = attrs.Factory(Lock)
-    publish_rate: DispatchRate = attrs.Factory(DispatchRate)  # of all producers; set when it is made
-    closed: bool = False  # get it from the registry again
+    publish_rate: DispatchRate = attrs.Factory(DispatchRate)  # of all producers; set when the topic is created
+    closed: bool = False  # if so, get the topic from the registry again
     idle_since: float = 0.0  # Clock.monotonic() s
     messages_in: int = 0
     bytes_in: int = 0
-    dropped: int = 0  # messages that no subscription was asked about
+    dropped: int = 0  # messages that were passed to no subscription, because too many bytes waited
     _next_entry: int = 0
     _passing: Lock = attrs.Factory(Lock)
     _waiting: deque[Sequence[Entry]] = attrs.Factory(deque)
     _waiting_bytes: int = 0
-    _left: deque[PassingSubscription] = attrs.Factory(deque)  # who has yet to be given the first of ``_waiting``
+    _left: deque[PassingSubscription] = attrs.Factory(
+        deque
+    )  # subscriptions that have yet to get the first of ``_waiting``
 
-    # What a topic that is kept has, too (``topics/topic.py``).
+    # Attributes that persistent topics have, too (``topics/topic.py``).
     ledger = 0
     terminated = False
     deduplication = None
-    durable_offset = _NO_BOUND  # nothing is waited for
+    durable_offset = _NO_BOUND  # receipts wait for nothing
     entry_bytes_max = _NO_BOUND
     topic_id = _NO_TOPIC
 
@@ -92,10 +95,10 @@ class NonPersistentTopic:
 
     @property
     def in_use(self) -> bool:
-        return self.producers.in_use or any(one.has_consumers for one in self.subscriptions.values())
+        return self.producers.in_use or any(subscription.has_consumers for subscription in self.subscriptions.values())
 
     def check_open(self) -> None:
-        """Raises ServiceNotReady where this is no longer the topic of its name. ``lock`` is held."""
+        """Raises ServiceNotReady if this is no longer the topic of its name. ``lock`` is held."""
         if self.closed:
             raise ServiceNotReady("The topic is being unloaded; look it up again.")
 
@@ -104,12 +107,14 @@ class NonPersistentTopic:
         self.subscriptions = {**self.subscriptions, subscription.name: subscription}
 
     def remove(self, subscription: PassingSubscription) -> None:
-        """Unknown: nothing. ``lock`` is held."""
+        """Does nothing for an unknown subscription. ``lock`` is held."""
         if self.subscriptions.get(subscription.name) is subscription:
-            self.subscriptions = {name: one for name, one in self.subscriptions.items() if one is not subscription}
+            self.subscriptions = {
+                name: other for name, other in self.subscriptions.items() if other is not subscription
+            }
 
     def drop(self, subscription: PassingSubscription) -> None:
-        """It is not durable, and had its last consumer a moment ago."""
+        """The last consumer of this subscription, which is not durable, has left: remove it unless another has joined."""
         with self.lock:
             if not subscription.has_consumers:
                 self.remove(subscription)
@@ -118,14 +123,14 @@ class NonPersistentTopic:
     # -- messages -------------------------------------------------------------------------------------------------------
 
     def take_ids(self, entries: int) -> int:
-        """So many ids, from the one that is returned."""
+        """Reserve consecutive ids for this number of entries, and return the first."""
         with self._passing:
             first = self._next_entry
             self._next_entry += entries
         return first
 
     def publish(self, entries: Sequence[Entry]) -> None:
-        """Give these to all subscriptions. No lock is held."""
+        """Pass these to all subscriptions. No lock is held."""
         size = sum(entry.size for entry in entries)
         kept = size + len(entries) * OVERHEAD_BYTES
         messages = sum(entry.messages for entry in entries)
@@ -149,7 +154,7 @@ class NonPersistentTopic:
             subscription.pass_on(entries)
 
     def _pass_on(self) -> None:
-        """On the waker's thread: the next subscriptions get the messages that have waited longest."""
+        """On the waker's thread: pass the messages that have waited longest to the next subscriptions."""
         with self._passing:
             entries = self._waiting[0]
             served = [self._left.popleft() for _ in range(min(_AT_ONCE, len(self._left)))]

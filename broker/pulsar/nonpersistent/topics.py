@@ -1,10 +1,10 @@
-"""The topics whose messages are not kept: which there are, and who joins them.
+"""The registry of non-persistent topics, and joining their subscriptions.
 
-Such a topic is there from when a client first asks for it, until nobody has been connected to it for a while, or it is deleted or
-unloaded. Only how many partitions a partitioned one has is kept: a document of the catalogue for each, of kind
-"pulsar-non-persistent" by TENANT/NAMESPACE/TOPIC. Kafka does not see any of them.
+Such a topic exists from a client's first request for it until no client has been connected to it for a while, or it is deleted
+or unloaded. Only the number of partitions of a partitioned topic is stored: a document of the catalogue for each, of kind
+"pulsar-non-persistent" by TENANT/NAMESPACE/TOPIC. Kafka's clients do not see these topics.
 
-Any thread. Methods that say so may block, because the catalogue is written. ``_lock`` guards the tables and is held for moments;
+Any thread. Only methods that write the catalogue block; they say so. ``_lock`` guards the tables and is held for moments;
 ``_making`` is held while a document is written.
 
 Tests: tests/pulsar/nonpersistent/test_topics.py.
@@ -32,12 +32,12 @@ from broker.storage.refusals import TopicExists
 
 KIND: Final = "pulsar-non-persistent"
 
-# Each takes about 2 KB.
+# A topic takes about 2 KB.
 TOPICS_MAX: Final = 100_000
 PARTITIONED_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 10_000
-ALL_PARTITIONS_MAX: Final = 100_000  # they are listed one by one: 0.3 s
-# A topic that nobody has used for so long (s) is forgotten, and how often that is looked for.
+ALL_PARTITIONS_MAX: Final = 100_000  # listing each of them takes 0.3 s
+# How long (s) a topic is unused before it is forgotten, and the interval between the sweeps.
 _IDLE_S = 60.0
 
 
@@ -54,8 +54,8 @@ class NonPersistentTopics:
         on_demand: Callable[[str], bool],
         quota: DeliveryQuota | None = None,
     ) -> None:
-        """``require_namespace`` raises TopicNotFound. ``on_demand``: whether clients make topics in this namespace, given as
-        tenant/namespace. ``quota``: of clients; None: they have none."""
+        """``require_namespace`` raises TopicNotFound. ``on_demand``: whether clients create topics in a namespace, named
+        tenant/namespace, by using them. ``quota``: of clients; None if they have none."""
         self._catalogue = catalogue
         self._clock = clock
         self._timer = timer
@@ -82,7 +82,7 @@ class NonPersistentTopics:
     # -- questions: never block -----------------------------------------------------------------------------------------
 
     def get(self, name: TopicName) -> NonPersistentTopic | None:
-        """The topic if it is there."""
+        """The topic if it is loaded."""
         topic = self._topics.get(name)
         return None if topic is None or topic.closed else topic
 
@@ -91,7 +91,7 @@ class NonPersistentTopics:
             return list(self._topics.values())
 
     def partitions(self, name: TopicName) -> int | None:
-        """How many partitions it has, 0 if it is not partitioned. None: there is no such topic."""
+        """The number of partitions, 0 if the topic is not partitioned, None if it does not exist."""
         if name.partition < 0 and name in self._partitions:
             return self._partitions[name]
         if name.partition < self._partitions.get(name.whole, 0) and name.partition >= 0:
@@ -102,12 +102,12 @@ class NonPersistentTopics:
         return self.partitions(name) is not None
 
     def kafka_name(self, name: TopicName) -> str:
-        """By which rights are asked for: that of the partitioned topic, if it has this partition."""
+        """The name for checking rights: that of the partitioned topic, if it has this partition."""
         is_partition = 0 <= name.partition < self._partitions.get(name.whole, 0)
         return kafka_name(name.whole if is_partition else name.as_local)
 
     def topics(self, namespace: str) -> list[TopicName]:
-        """All topics of a namespace, partitions one by one."""
+        """All topics of a namespace, with each partition."""
         with self._lock:
             names = dict.fromkeys(name for name in self._topics if name.namespace == namespace)
             for whole, count in self._partitions.items():
@@ -115,11 +115,11 @@ class NonPersistentTopics:
                     names.update(dict.fromkeys(whole.of_partition(number) for number in range(count)))
         return list(names)
 
-    # -- being made -----------------------------------------------------------------------------------------------------
+    # -- creating -------------------------------------------------------------------------------------------------------
 
     def get_or_create(self, name: TopicName, *, create: bool = True) -> NonPersistentTopic:
-        """The topic, made if there is none and both ``create`` and the settings allow it. Never blocks. Raises TopicNotFound
-        and other refusals."""
+        """The topic, created if it does not exist and both ``create`` and the settings allow it. Never blocks. Raises
+        TopicNotFound and other refusals."""
         topic = self.get(name)
         if topic is not None:
             topic.idle_since = self._clock.monotonic()
@@ -134,7 +134,7 @@ class NonPersistentTopics:
         return self.make(name)
 
     def make(self, name: TopicName) -> NonPersistentTopic:
-        """The topic, made if there is none. Raises TooManyRequests."""
+        """The topic, created if it does not exist. Raises TooManyRequests."""
         now = self._clock.monotonic()
         with self._lock:
             topic = self._topics.get(name)
@@ -173,7 +173,7 @@ class NonPersistentTopics:
             self._write(name, total)
 
     def delete_partitioned(self, name: TopicName) -> None:
-        """With whoever is connected to its partitions. Raises TopicNotFound."""
+        """Also closes the connected producers and consumers. Raises TopicNotFound."""
         with self._making:
             count = self._partitions.get(name)
             if count is None:
@@ -185,7 +185,7 @@ class NonPersistentTopics:
                 self.close(topic)
 
     def delete_namespace(self, namespace: str) -> None:
-        """All topics of it."""
+        """Delete all topics of the namespace."""
         for name in dict.fromkeys(name.whole for name in self.topics(namespace)):
             if name in self._partitions:
                 self.delete_partitioned(name)
@@ -197,7 +197,7 @@ class NonPersistentTopics:
         if partitions is not None and partitions > PARTITIONS_MAX:
             raise NotAllowed(f"A topic whose messages are not kept may have {PARTITIONS_MAX} partitions.")
         if partitions is not None:
-            others = sum(count for each, count in list(self._partitions.items()) if each != name)
+            others = sum(count for other, count in list(self._partitions.items()) if other != name)
             if others + partitions > ALL_PARTITIONS_MAX:
                 raise TooManyRequests(
                     f"Topics whose messages are not kept may have {ALL_PARTITIONS_MAX} partitions together."
@@ -210,14 +210,14 @@ class NonPersistentTopics:
             else:
                 self._partitions[name] = partitions
         for topic in self.loaded():
-            # Who uses a topic that has become a partition of another one is asked for other rights.
+            # This topic has become a partition of another topic, so its clients need other rights.
             if topic.kafka_name != self.kafka_name(topic.name):
                 self.close(topic)
 
     # -- going away -----------------------------------------------------------------------------------------------------
 
     def close(self, topic: NonPersistentTopic) -> None:
-        """Forget it. Its clients look it up again, and make it again if they may."""
+        """Forget the topic. Its clients look it up again, and create it again if they may."""
         with topic.lock:
             if topic.closed:
                 return
@@ -232,7 +232,7 @@ class NonPersistentTopics:
             producer.close()
 
     def _sweep(self) -> None:
-        """On the timer's thread: topics that nobody uses are forgotten."""
+        """On the timer's thread: forget unused topics."""
         now = self._clock.monotonic()
         try:
             for topic in self.loaded():
@@ -241,7 +241,7 @@ class NonPersistentTopics:
                         topic.idle_since = now
                 if now - topic.idle_since >= _IDLE_S:
                     self.close(topic)
-        finally:  # the sweeps go on, whatever fails for one topic
+        finally:  # the sweeps go on even if closing a topic fails
             with self._lock:
                 again = self._sweeping = bool(self._topics)
             if again:
@@ -250,8 +250,8 @@ class NonPersistentTopics:
     # -- consumers ------------------------------------------------------------------------------------------------------
 
     def join(self, topic: NonPersistentTopic, connection: PulsarConnection, join: Join) -> PassingConsumer:
-        """A new consumer of the subscription, which is made if there is none. Never blocks. Raises a Refusal, of which Busy may
-        be worth a second try."""
+        """Add a consumer to the subscription, which is created if it does not exist. Never blocks. Raises a Refusal; after Busy a
+        second try may succeed."""
         if join.read_compacted:
             raise NotAllowed("readCompacted only valid on persistent topics")
         bounds, settings = self._limits.bounds(topic), self._limits.settings(topic)
@@ -270,7 +270,7 @@ class NonPersistentTopics:
             if 0 < bounds.consumers_of_subscription <= subscription.consumer_count:
                 raise ConsumerBusy("Subscription reached max consumers limit")
             if bounds.consumers_of_topic:
-                consumers = sum(one.consumer_count for one in topic.subscriptions.values())
+                consumers = sum(other.consumer_count for other in topic.subscriptions.values())
                 if consumers >= bounds.consumers_of_topic:
                     raise ConsumerBusy("Topic reached max consumers limit")
             connected = subscription.join(connection, join, settings, self._quota, self._clock.time_ms())
@@ -279,7 +279,7 @@ class NonPersistentTopics:
             return connected
 
     def subscribe(self, topic: NonPersistentTopic, name: str) -> None:
-        """A durable subscription without consumers, if there is none. Raises NotAllowed."""
+        """Create a durable subscription without consumers, if it does not exist. Raises NotAllowed."""
         bounds = self._limits.bounds(topic)
         with topic.lock:
             topic.check_open()
@@ -292,7 +292,7 @@ class NonPersistentTopics:
             topic.add(NonPersistentSubscription(topic, name, True, self._clock.time_ms()))
 
     def unsubscribe(self, subscription: NonPersistentSubscription) -> None:
-        """Delete it, whoever is connected to it."""
+        """Delete it even if it has consumers."""
         topic = subscription.topic
         with topic.lock:
             topic.remove(subscription)

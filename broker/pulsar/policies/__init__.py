@@ -1,1 +1,1 @@
-"""What namespaces and topics are allowed to do and how long they keep things, and the thread that sees to it."""
+"""The policies of namespaces and topics (limits, rates, retention), and the thread that enforces those that depend on time."""

@@ -1,8 +1,8 @@
 """The policies of a namespace or of a topic. Pure values.
 
-A policy that is None is not set there: a topic has then that of its namespace, and a namespace that of the broker (``BROKER``,
-or the settings). In the catalogue they are JSON; a member that this version does not know is kept out, so that an older broker
-can read what a newer one has written.
+None means that a policy is not set: a topic then has its namespace's policy, and a namespace the broker's (``BROKER``, or the
+settings). In the catalogue policies are JSON; unknown members are ignored, so that a broker can read the policies that a newer
+version wrote.
 
 Tests: tests/pulsar/policies/test_store.py.
 """
@@ -21,7 +21,7 @@ UNLIMITED: Final = -1
 
 
 class WhenFull(StrEnum):
-    """What happens when the backlog is over its quota: Pulsar's names."""
+    """The reaction to a backlog over its quota, by Pulsar's names."""
 
     HOLD = "producer_request_hold"
     EXCEPTION = "producer_exception"
@@ -30,7 +30,7 @@ class WhenFull(StrEnum):
 
 @attrs.frozen
 class Retention:
-    """What is kept of a topic although all subscriptions have acknowledged it. -1: without limit."""
+    """How much of a topic is kept although all subscriptions have acknowledged it. -1: no limit."""
 
     minutes: int = 0
     megabytes: int = 0
@@ -56,14 +56,14 @@ class Rate:
 
 @attrs.frozen
 class AutoCreation:
-    """Whether topics are made by whoever asks for them, and with how many partitions (0: without)."""
+    """Whether using a topic creates it, and with how many partitions (0: not partitioned)."""
 
     allowed: bool = True
     partitions: int = 0
 
 
 class DeleteWhen(StrEnum):
-    """Which topics without producers and consumers are inactive: Pulsar's names."""
+    """Which topics without producers and consumers are inactive, by Pulsar's names."""
 
     NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
     CAUGHT_UP = "delete_when_subscriptions_caught_up"
@@ -71,7 +71,7 @@ class DeleteWhen(StrEnum):
 
 @attrs.frozen
 class Inactivity:
-    """What happens to topics that have been inactive for so long."""
+    """Whether topics are deleted after having been inactive for ``after_s``."""
 
     delete: bool = False
     after_s: int = 60
@@ -80,7 +80,7 @@ class Inactivity:
 
 @attrs.frozen
 class Persistence:
-    """How many bookies keep a message. Nothing here goes by it; it is kept to be shown."""
+    """How many bookies store a message. It is stored and shown, but has no effect here."""
 
     ensemble: int = 1
     write_quorum: int = 1
@@ -90,7 +90,7 @@ class Persistence:
 
 @attrs.frozen(kw_only=True)
 class Policies:
-    """Bounds of 0 are none."""
+    """A bound of 0 means no bound."""
 
     retention: Retention | None = None
     message_ttl_s: int | None = None  # 0: none
@@ -104,14 +104,14 @@ class Policies:
     max_unacked_per_subscription: int | None = None
     dispatch_rate: Rate | None = None  # of a topic
     subscription_dispatch_rate: Rate | None = None
-    # Of a topic: those of single subscriptions, by name, before ``subscription_dispatch_rate``.
+    # Of a topic: rates of single subscriptions, by name. They take precedence over ``subscription_dispatch_rate``.
     subscription_dispatch_rates: Mapping[str, Rate] | None = None
     publish_rate: Rate | None = None  # of a topic, or of each of its partitions
     subscribe_rate: Rate | None = None  # how often a consumer may subscribe
     subscription_types: tuple[str, ...] | None = None  # that may be used
-    auto_subscription_creation: bool | None = None  # whether consumers make subscriptions
+    auto_subscription_creation: bool | None = None  # whether consumers create subscriptions
     auto_topic_creation: AutoCreation | None = None  # of namespaces
-    max_topics: int | None = None  # of namespaces: partitions count one by one
+    max_topics: int | None = None  # of namespaces; each partition counts
     inactivity: Inactivity | None = None
     persistence: Persistence | None = None
     properties: Mapping[str, str] | None = None  # of namespaces
@@ -121,15 +121,15 @@ class Policies:
     subscription_expiration_minutes: int | None = None  # 0: never
     schema_compatibility: Strategy | None = None
     schema_auto_update: bool | None = None  # whether clients may add versions
-    schema_validation_enforced: bool | None = None  # whether producers need a schema where the topic has one
+    schema_validation_enforced: bool | None = None  # whether producers need a schema if the topic has a schema
     encryption_required: bool | None = None  # whether Pulsar's producers have to encrypt
 
     def over(self, other: "Policies") -> "Policies":
-        """These, and those of ``other`` where they are not set."""
+        """These policies, with those of ``other`` where they are not set."""
         return attrs.evolve(other, **{name: value for name, value in _members(self) if value is not None})
 
 
-# The policies that are not set by settings, as Pulsar has them.
+# Pulsar's defaults for the policies that the broker's settings do not set.
 BROKER: Final = Policies(
     message_ttl_s=0,
     backlog_quota=BacklogQuota(),
@@ -152,9 +152,9 @@ BROKER: Final = Policies(
 
 
 def _made(kind: type) -> Callable[[Mapping[str, Any]], Any]:
-    """Members that this version does not know are left out."""
-    known = {one.name for one in attrs.fields(kind)}
-    return lambda found: kind(**{key: value for key, value in found.items() if key in known})
+    """A converter from JSON to ``kind`` that ignores unknown members."""
+    known = {field.name for field in attrs.fields(kind)}
+    return lambda members: kind(**{key: value for key, value in members.items() if key in known})
 
 
 _VALUES: Final[dict[str, Callable[[Any], Any]]] = {
@@ -162,7 +162,7 @@ _VALUES: Final[dict[str, Callable[[Any], Any]]] = {
     "backlog_quota": _made(BacklogQuota),
     "dispatch_rate": _made(Rate),
     "subscription_dispatch_rate": _made(Rate),
-    "subscription_dispatch_rates": lambda found: {name: _made(Rate)(rate) for name, rate in found.items()},
+    "subscription_dispatch_rates": lambda rates: {name: _made(Rate)(rate) for name, rate in rates.items()},
     "publish_rate": _made(Rate),
     "subscribe_rate": _made(Rate),
     "subscription_types": tuple,
@@ -171,7 +171,7 @@ _VALUES: Final[dict[str, Callable[[Any], Any]]] = {
     "persistence": _made(Persistence),
     "schema_compatibility": Strategy,
 }
-_NAMES: Final = frozenset(one.name for one in attrs.fields(Policies))
+_NAMES: Final = frozenset(field.name for field in attrs.fields(Policies))
 
 
 def _members(policies: Policies) -> list[tuple[str, Any]]:
@@ -179,17 +179,17 @@ def _members(policies: Policies) -> list[tuple[str, Any]]:
 
 
 def encode(policies: Policies) -> bytes:
-    found = {name: value for name, value in attrs.asdict(policies).items() if value is not None}
-    return json.dumps(found, separators=(",", ":")).encode()
+    members = {name: value for name, value in attrs.asdict(policies).items() if value is not None}
+    return json.dumps(members, separators=(",", ":")).encode()
 
 
 def decode(body: bytes) -> Policies:
     """Raises StorageError."""
     try:
-        found = {name: value for name, value in json.loads(body).items() if name in _NAMES}
+        members = {name: value for name, value in json.loads(body).items() if name in _NAMES}
         for name, make in _VALUES.items():
-            if name in found:
-                found[name] = make(found[name])
-        return Policies(**found)
+            if name in members:
+                members[name] = make(members[name])
+        return Policies(**members)
     except (ValueError, TypeError, AttributeError):
         raise StorageError("The catalogue has policies that cannot be read.") from None

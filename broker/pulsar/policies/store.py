@@ -1,26 +1,23 @@
-"""The policies of all namespaces and topics, in the catalogue: documents of kind "pulsar-policies".
+"""The policies of all namespaces and topics (``PolicyStore``), as limits of topics (``PolicyLimits``), and as rules for the
+storage's retention (``RetentionRules``).
 
-The key is ``namespace/`` and the namespace's name, or ``topic/`` and the topic's id, so that a topic that is made again under
-the same name has none of the policies of the last one. All partitions of a topic share its policies.
+``PolicyStore`` keeps them in the catalogue, as documents of kind "pulsar-policies". The key is ``namespace/`` and the namespace's
+name, or ``topic/`` and the topic's id, so that a topic that is created again under the same name does not inherit policies. All
+partitions of a topic share its policies. Any thread. Reading takes no lock. Methods that write may block; they make changes in
+sequence and call ``on_change`` after each, on their own thread and with the lock held.
 
-Any thread. Reading takes no lock. What writes may block; changes are made one after the other, and who has asked to be told is
-told after each, on the thread that made it and with the lock held.
+``PolicyLimits`` has the bounds, rates and settings of a topic's subscriptions and producers. Any thread. Bounds, rates and the
+limits of unacknowledged messages follow a change of policies at once. The tick of delayed delivery applies to dispatchers that
+are created later, when the first consumer of a subscription connects. The permitted types of subscriptions, and whether consumers
+create them, are checked when a consumer subscribes.
 
-What the policies say of one topic, in the terms of its subscriptions and producers.
-
-Any thread. Bounds, rates and the limits of what is not acknowledged follow a change of policies at once. The tick of delayed
-delivery holds for dispatchers that are made later, that is, when the first consumer of a subscription comes. Which types of
-subscriptions there may be, and whether consumers make them, is asked when somebody subscribes.
-
-What of each log must not be deleted, for the storage's retention (``broker/storage/upkeep/housekeeper.py``).
-
-Kafka deletes by age and size whatever anybody has read; Pulsar keeps what a durable subscription has not acknowledged. Here, a
-topic that has durable subscriptions is kept from the oldest offset that one of them has not acknowledged. Only the message TTL
-and a backlog quota that evicts move a subscription past what it has not consumed; otherwise, the records stay. What all have
-acknowledged goes by the topic's settings, ``retention.ms`` and ``retention.bytes``, or by Pulsar's retention policy where the
-topic or its namespace has one. A topic without durable subscriptions is kept as Kafka keeps it.
-
-Housekeeper thread, which may block.
+``RetentionRules`` tells the storage's retention (``broker/storage/upkeep/housekeeper.py``) which records of a log it must not
+delete. Kafka deletes by age and size, even if nobody has read the records; Pulsar keeps messages that a durable subscription has
+not acknowledged. Here, the records of a topic with durable subscriptions are kept from the oldest offset that a subscription has
+not acknowledged. Only the message TTL and a backlog quota that evicts move a subscription past messages that it has not consumed.
+Records that all subscriptions have acknowledged are subject to the topic's settings ``retention.ms`` and ``retention.bytes``, or
+to Pulsar's retention policy if the topic or its namespace has one. A topic without durable subscriptions is subject to Kafka's
+rules. Housekeeper thread, which may block.
 
 Tests: tests/pulsar/policies/test_upkeep.py.
 """
@@ -55,13 +52,13 @@ log = get_logger("pulsar")
 
 KIND: Final = "pulsar-policies"
 _NONE: Final = Policies()
-# Topics whose policies are remembered; others are put together again each time (10 us).
+# Topics whose effective policies are cached; those of others are merged each time (10 us).
 _EFFECTIVE_MAX: Final = 20_000
 
 
 class PolicyStore:
     def __init__(self, catalogue: Catalogue, broker: Policies = BROKER) -> None:
-        """``broker``: what holds where neither the topic nor the namespace says otherwise."""
+        """``broker``: the policies where neither the topic nor the namespace sets any."""
         self.broker = broker
         self.on_change: list[Callable[[], None]] = []
         self._catalogue = catalogue
@@ -70,7 +67,7 @@ class PolicyStore:
         self._lock = Lock()
 
     def load(self, exists: Callable[[UUID], bool]) -> None:
-        """Read the catalogue, and remove what belongs to topics that do not exist any more. Raises StorageError."""
+        """Read the catalogue, and remove the policies of topics that no longer exist. Raises StorageError."""
         gone: list[tuple[str, str, bytes | None]] = []
         for key, body in self._catalogue.load_documents(KIND):
             kind, _, name = key.partition("/")
@@ -82,48 +79,48 @@ class PolicyStore:
             self._catalogue.alter_documents(gone)
 
     def namespace(self, name: str) -> Policies:
-        """Those that are set for it. ``name``: tenant/namespace."""
+        """The policies that are set for the namespace itself. ``name``: tenant/namespace."""
         return self._stored.get(f"namespace/{name}", _NONE)
 
     def topic(self, topic_id: UUID) -> Policies:
-        """Those that are set for it."""
+        """The policies that are set for the topic itself."""
         return self._stored.get(f"topic/{topic_id}", _NONE)
 
     def of(self, namespace: str, topic_id: UUID) -> Policies:
-        """Those that hold for the topic."""
+        """The policies in force for the topic."""
         effective = self._effective
         key = (namespace, topic_id)
-        found = effective.get(key)
-        if found is None:
-            found = self.topic(topic_id).over(self.of_namespace(namespace))
+        policies = effective.get(key)
+        if policies is None:
+            policies = self.topic(topic_id).over(self.of_namespace(namespace))
             if len(effective) < _EFFECTIVE_MAX:
-                effective[key] = found
-        return found
+                effective[key] = policies
+        return policies
 
     def of_namespace(self, name: str) -> Policies:
-        """Those that hold for the topics of a namespace that say nothing else."""
+        """The policies in force for topics of the namespace that set none themselves."""
         return self.namespace(name).over(self.broker)
 
     # -- changes: may block, raise StorageError -----------------------------------------------------------------------------
 
     def set_namespace(self, name: str, **policies: Any) -> None:
-        """Set these members of Policies; None removes one. A function is given what is set now, and returns what is to be."""
+        """Set these members of Policies; None removes a policy. A function gets the present value and returns the new one."""
         self._set(f"namespace/{name}", policies)
 
     def replace_namespace(self, name: str, policies: Policies) -> None:
-        """Set these and no others."""
+        """Set these policies, and remove all others."""
         with self._lock:
             self._write(f"namespace/{name}", None if policies == _NONE else policies)
 
     def set_topic(self, topic_id: UUID, **policies: Any) -> None:
-        """The same for a topic."""
+        """As ``set_namespace``, for a topic."""
         self._set(f"topic/{topic_id}", policies)
 
     def remove_namespace(self, name: str) -> None:
         self._remove(f"namespace/{name}")
 
     def forget(self, topic_id: UUID) -> None:
-        """The topic has been deleted. Does not raise: what cannot be removed now goes with the next start."""
+        """The topic has been deleted. Does not raise: if removing its policies fails, the next start removes them."""
         try:
             self._remove(f"topic/{topic_id}")
         except StorageError as error:
@@ -157,15 +154,15 @@ class PolicyStore:
 
 
 _UNLIMITED: Final = Rate()
-# Consumers whose latest SUBSCRIBE is remembered for the rate of their topic, some 500 bytes each; the oldest are forgotten.
+# Consumers whose SUBSCRIBEs are counted for their topic's rate, some 500 bytes each; the oldest are forgotten.
 _SUBSCRIBERS_MAX: Final = 10_000
-# Namespace, topic, partition, and the subscription; None: all of the topic together.
+# Namespace, topic id, partition, and subscription, or None for all subscriptions of the topic together.
 _Key = tuple[str, UUID, int, str | None]
 
 
 class PolicyLimits:
     def __init__(self, policies: PolicyStore, bounds: Bounds, settings: DispatchSettings) -> None:
-        """``bounds`` and ``settings`` hold where no policy says otherwise."""
+        """``bounds`` and ``settings`` apply where no policy is set."""
         self.broker_rate = DispatchRate()
         self._policies = policies
         self._bounds = bounds
@@ -188,7 +185,7 @@ class PolicyLimits:
         return _first(self._of(topic).max_producers, otherwise)
 
     def check_subscribing(self, topic: AnyTopic, kind: str, consumer: object, now: float) -> None:
-        """Whether this type of subscription may be used, and whether the consumer (its address, name and number) may subscribe
+        """Check that this type of subscription may be used, and that the consumer (its address, name and number) may subscribe
         again at this time (monotonic, s). Raises NotAllowed."""
         policies = self._of(topic)
         if policies.subscription_types and kind not in policies.subscription_types:
@@ -209,7 +206,7 @@ class PolicyLimits:
             rate.consumed(1, 0, now)
 
     def check_new_subscription(self, topic: AnyTopic) -> None:
-        """Whether a client may make one by using it. Raises SubscriptionNotFound."""
+        """Check that a client may create a subscription by using it. Raises SubscriptionNotFound."""
         if self._of(topic).auto_subscription_creation is False:
             raise SubscriptionNotFound(
                 "Subscription does not exist, and consumers do not make subscriptions of this topic."
@@ -233,16 +230,16 @@ class PolicyLimits:
         )
 
     def delays(self, topic: Topic) -> bool:
-        """Whether messages may be delivered later than they are sent."""
+        """Whether delayed delivery is on."""
         return self._of(topic).delayed_delivery is not False
 
     def rate_limit(self, topic: Topic, subscription: str) -> RateLimit:
-        """For one dispatcher."""
+        """The rate limit of a dispatcher: those of the broker, the topic and the subscription."""
         of_topic = (topic.name.namespace, topic.log.topic_id, topic.log.partition)
         return RateLimit([self.broker_rate, self._rate((*of_topic, None)), self._rate((*of_topic, subscription))])
 
     def publish_rate(self, topic: AnyTopic) -> DispatchRate:
-        """For all producers of the topic. It follows the policies."""
+        """The rate of all producers of the topic, which follows the policies."""
         key = topic.name, topic.topic_id
         with self._lock:
             rate = self._publish_rates.get(key)
@@ -299,7 +296,7 @@ class RetentionRules:
         self._topics = topics
         self._store = store
         self._policies = policies
-        # Logs for which no subscription was seen the last time.
+        # Logs that had no subscription at the last look.
         self._without: set[tuple[UUID, int]] = set()
 
     def rule(self, log: Log) -> Rule | None:
@@ -309,7 +306,7 @@ class RetentionRules:
         needed_from = self._needed_from(log) if topic_id in self._store.topics() else None
         to_compact = self._compactions.needed_from(log)
         if to_compact is None and policies.compaction_threshold_bytes:
-            to_compact = 0  # it was not compacted yet
+            to_compact = 0  # the log has not been compacted yet
         if to_compact is not None:
             needed_from = to_compact if needed_from is None else min(needed_from, to_compact)
         if retention is None:
@@ -324,7 +321,7 @@ class RetentionRules:
         if positions:
             self._without.discard(key)
             return min(positions)
-        # It may just be coming into use or going out of it, and be in neither place for a moment.
+        # While a topic is loaded or unloaded, its subscriptions may be in neither place for a moment, so look twice.
         if key in self._without:
             return None
         self._without.add(key)
@@ -332,8 +329,8 @@ class RetentionRules:
 
     def _loaded(self, log: Log) -> Topic | None:
         name = pulsar_name(log.topic)
-        for one in (name, name.of_partition(log.partition)):
-            topic = self._topics.get(one)
+        for candidate in (name, name.of_partition(log.partition)):
+            topic = self._topics.get(candidate)
             if topic is not None and topic.log is log:
                 return topic
         return None
@@ -342,12 +339,14 @@ class RetentionRules:
 def _positions(topic: Topic) -> list[int]:
     with topic.lock:
         subscriptions = list(topic.subscriptions.values())
-    return [one.cursor.acknowledged_before for one in subscriptions if isinstance(one, Subscription) and one.durable]
+    return [
+        each.cursor.acknowledged_before for each in subscriptions if isinstance(each, Subscription) and each.durable
+    ]
 
 
 def _limits(retention: Retention) -> tuple[int, int]:
     minutes, megabytes = retention.minutes, retention.megabytes
-    # As in Pulsar, a limit that is 0 beside one that is not means nothing more than the other one.
+    # As in Pulsar, a limit of 0 beside another that is not 0 has no effect.
     if minutes == 0 and megabytes != 0:
         minutes = UNLIMITED
     if megabytes == 0 and minutes != 0:

@@ -1,9 +1,10 @@
-"""What the broker does with topics from time to time: messages expire, backlog quotas are enforced, subscriptions that nobody
-uses end, topics are compacted, topics that nobody uses are deleted.
+"""Periodic work on topics (``Upkeep``): expires messages, enforces backlog quotas, deletes unused subscriptions, compacts topics
+and deletes unused topics.
 
-The thread ``pulsar-upkeep`` does one topic in a step, so that it stops soon when it is asked to. It may block. A duty that
-fails for a topic is logged, and tried again the next time. Topics that are not in use are brought into use for a duty that has
-something to do there: those that have durable subscriptions and a TTL or a quota.
+The thread ``pulsar-upkeep`` owns the state of ``Upkeep`` and may block. It handles a single topic in each step, so that it stops
+soon when asked to. If a duty fails for a topic, the failure is logged, and the next run tries again. All duties except the
+deletion of inactive topics load the topics to which they apply. Expiry and quotas apply only to topics with durable
+subscriptions.
 
 | duty | interval | for |
 |---|---|---|
@@ -11,28 +12,22 @@ something to do there: those that have durable subscriptions and a TTL or a quot
 | enforce backlog quotas | pulsar_backlog_quota_check_interval_ms | topics with a quota |
 | compact topics | pulsar_backlog_quota_check_interval_ms | topics with a compaction threshold |
 | expire subscriptions | pulsar_message_expiry_check_interval_ms | topics with a subscription expiration time |
-| delete inactive topics | pulsar_backlog_quota_check_interval_ms | topics with a policy for inactive ones |
+| delete inactive topics | pulsar_backlog_quota_check_interval_ms | topics with a policy for inactive topics |
 
-Since when topics have been inactive, for the upkeep, which deletes those with a policy for that.
+``InactiveTopics`` notes since when topics have been inactive. A topic is inactive while none of its partitions has producers or
+consumers of Pulsar's clients, nothing is appended to it, and it has no subscriptions or, in the policy's other mode, none with a
+backlog. It is not loaded for this check. A topic that only Kafka's clients have used is never inactive, and a Kafka consumer does
+not keep a topic active. Upkeep thread; ``forget`` may be called by any thread.
 
-A topic is inactive while Pulsar's clients have no producer and no consumer on any of its partitions, nobody appends to it, and it
-has no subscription or, by the policy's other mode, none with a backlog. It is not brought into use to find that out. What only
-Kafka's clients have ever used is never inactive, and a consumer of Kafka's does not keep a topic.
-
-The upkeep's thread; ``forget`` is for any.
-
-How large the backlog of a topic is, and what happens when it is over its quota.
-
-The size is an estimate, without reading: the bytes of the segments from the oldest offset that a durable subscription has not
-acknowledged, and of the segment that this offset lies in, the share that follows it.
+The functions for backlog quotas may be called by any thread. ``exceeded`` does not block if there is no limit of time; ``evict``
+blocks. The size of a backlog is an estimate that needs no reading: the bytes of the segments after the oldest offset that a
+durable subscription has not acknowledged, and the part of the segment with this offset that follows it, in proportion to offsets.
 
 | policy | over the quota |
 |---|---|
-| producer_request_hold | producers are closed, and refused until it is below; clients wait and try again |
-| producer_exception | the same, but clients tell the application |
-| consumer_backlog_eviction | subscriptions that are too far behind go on where nine tenths of the quota are left |
-
-Any thread. ``exceeded`` does not block if there is no limit of time; ``evict`` blocks.
+| producer_request_hold | producers are closed, and refused until the backlog is below the quota; clients wait and try again |
+| producer_exception | the same, but clients report the error to the application |
+| consumer_backlog_eviction | subscriptions too far behind move forward until their backlog is nine tenths of the quota |
 """
 
 from collections import deque
@@ -65,17 +60,17 @@ from broker.storage.config import TopicInfo
 from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
 
-# Of the quota, what an eviction leaves, as in Pulsar: otherwise the next message would be too much again.
+# An eviction reduces the backlog to this share of the quota, as in Pulsar: otherwise the next message would exceed it again.
 _LEFT = 0.9
 
 
 def durable_subscriptions(topic: Topic) -> Sequence[Subscription]:
     with topic.lock:
-        return [one for one in topic.subscriptions.values() if isinstance(one, Subscription) and one.durable]
+        return [each for each in topic.subscriptions.values() if isinstance(each, Subscription) and each.durable]
 
 
 def bytes_from(log: Log, offset: int) -> int:
-    """An estimate of the bytes of the records from this offset on."""
+    """An estimate of the bytes of the log from this offset on."""
     segments = log.view.segments
     size = 0
     end = log.log_end_offset
@@ -92,7 +87,7 @@ def bytes_from(log: Log, offset: int) -> int:
 
 
 def offset_with(log: Log, size: int) -> int:
-    """The first offset from which on there are no more than so many bytes; an estimate, too."""
+    """An estimate of the first offset from which the log has no more than ``size`` bytes."""
     end = log.log_end_offset
     for segment in reversed(log.view.segments):
         if segment.size > size:
@@ -106,7 +101,7 @@ def exceeded(topic: Topic, quota: BacklogQuota | None, now_ms: int) -> bool:
     """Whether the slowest durable subscription is further behind than the quota allows."""
     if quota is None or (quota.limit_bytes < 0 and quota.limit_s < 0):
         return False
-    positions = [one.cursor.acknowledged_before for one in durable_subscriptions(topic)]
+    positions = [subscription.cursor.acknowledged_before for subscription in durable_subscriptions(topic)]
     if not positions or min(positions) >= topic.reader.end:
         return False
     slowest = max(min(positions), topic.log.log_start_offset)
@@ -124,13 +119,13 @@ def check_producer(topic: Topic, quota: BacklogQuota | None, now_ms: int) -> Non
 
 
 class BacklogQuotas:
-    """Sees to the quotas of topics that are in use."""
+    """Enforces the quotas of loaded topics."""
 
     def __init__(self) -> None:
         self._events = EventLimit()
 
     def enforce(self, topic: Topic, quota: BacklogQuota | None, now_ms: int, now_s: float) -> bool:
-        """Whether the topic was over its quota. Blocks."""
+        """True if the topic was over its quota. Blocks."""
         if quota is None or not exceeded(topic, quota, now_ms):
             return False
         left_out = self._events.take(now_s)
@@ -144,7 +139,7 @@ class BacklogQuotas:
 
 
 def close_producers(topic: Topic) -> None:
-    """Their clients connect again, and are refused as long as the quota is exceeded."""
+    """Close all producers. Their clients connect again, and are refused as long as the quota is exceeded."""
     with topic.lock:
         producers = list(topic.producers)
     for producer in producers:
@@ -152,24 +147,28 @@ def close_producers(topic: Topic) -> None:
         with topic.lock:
             promoted = topic.producers.remove(producer)
         if promoted is not None:
-            promoted.promoted()  # it has waited for this place; the next check closes it, too
+            promoted.promoted()  # it waited to be the exclusive producer; the next check closes it, too
 
 
 def evict(topic: Topic, quota: BacklogQuota, now_ms: int) -> None:
-    """Move the subscriptions that are too far behind to where the quota allows them to be."""
+    """Move the subscriptions that are too far behind forward to an offset that the quota allows."""
     target = topic.log.log_start_offset
     if quota.limit_bytes >= 0:
         target = max(target, offset_with(topic.log, int(quota.limit_bytes * _LEFT)))
     if quota.limit_s >= 0:
         target = max(target, offset_at(topic, now_ms - quota.limit_s * 1000))
     target = min(target, topic.reader.end)
-    behind = [one for one in durable_subscriptions(topic) if one.cursor.acknowledged_before < target]
+    behind = [
+        subscription
+        for subscription in durable_subscriptions(topic)
+        if subscription.cursor.acknowledged_before < target
+    ]
     if behind:
         locate(topic, target, partial(_evict_to, behind, target))
 
 
 def _evict_to(behind: Sequence[Subscription], target: int, found: Entry | Exception | None) -> None:
-    """``found``: the entry that covers the target, of which nothing is acknowledged then."""
+    """``found``: the entry that covers the target offset; nothing of it is acknowledged."""
     if isinstance(found, Exception):
         return  # the next check tries again
     if found is not None:
@@ -179,7 +178,7 @@ def _evict_to(behind: Sequence[Subscription], target: int, found: Entry | Except
 
 
 class Seen(NamedTuple):
-    """Since when (Clock.monotonic(), s) a topic is inactive, and where the logs of its partitions end since then."""
+    """Since when (Clock.monotonic(), s) a topic has been inactive, and the end offsets of its partitions' logs since then."""
 
     since: float
     ends: tuple[int, ...]
@@ -190,10 +189,10 @@ class InactiveTopics:
         self._logs = logs
         self._topics = topics
         self._store = store
-        self._seen: dict[UUID, Seen] = {}  # the topics that were inactive at the last look, by their ids
+        self._seen: dict[UUID, Seen] = {}  # topics that were inactive at the last look, by id
 
     def look(self, info: TopicInfo, name: TopicName, when: DeleteWhen, now: float) -> Seen | None:
-        """None: it is active now, or was so at the last look."""
+        """Check the topic. Returns None if it is active now or was active at the last look."""
         partitions = range(info.partitions)
         logs = [log for log in (self._logs.get(info.name, number) for number in partitions) if log is not None]
         names = [name.of_partition(number) for number in partitions] if self._topics.is_partitioned(info) else [name]
@@ -208,7 +207,7 @@ class InactiveTopics:
         return seen
 
     def forget(self, info: TopicInfo) -> None:
-        """It has been deleted."""
+        """The topic has been deleted."""
         self._seen.pop(info.topic_id, None)
 
     def _is_idle(self, when: DeleteWhen, name: TopicName, log: Log) -> bool:
@@ -221,7 +220,9 @@ class InactiveTopics:
                     return False
                 subscriptions = list(topic.subscriptions.values())
             positions = [
-                one.cursor.acknowledged_before for one in subscriptions if isinstance(one, Subscription) and one.durable
+                each.cursor.acknowledged_before
+                for each in subscriptions
+                if isinstance(each, Subscription) and each.durable
             ]
         if when is DeleteWhen.NO_SUBSCRIPTIONS:
             return not positions
@@ -234,10 +235,10 @@ log = get_logger("pulsar")
 class Duty(NamedTuple):
     name: str
     interval_s: float
-    applies: Callable[[Policies], bool]  # whether there is something to do for a topic with these
+    applies: Callable[[Policies], bool]  # whether it applies to a topic with these policies
     run: Callable[[TopicName, Policies], None]
-    without_subscriptions: bool = False  # also for topics that have none
-    whole: bool = False  # once for a topic with all its partitions
+    without_subscriptions: bool = False  # also applies to topics without durable subscriptions
+    whole: bool = False  # runs once for a partitioned topic, not for each partition
 
 
 @attrs.define
@@ -276,7 +277,10 @@ class Upkeep:
         using = self._using
         self.add(
             Duty(
-                "expire_messages", expiry_interval_s, lambda one: bool(one.message_ttl_s), using(self._expire_messages)
+                "expire_messages",
+                expiry_interval_s,
+                lambda topic_policies: bool(topic_policies.message_ttl_s),
+                using(self._expire_messages),
             )
         )
         self.add(Duty("enforce_backlog_quota", quota_interval_s, _has_quota, using(self._enforce_quota)))
@@ -284,7 +288,7 @@ class Upkeep:
             Duty(
                 "expire_subscriptions",
                 expiry_interval_s,
-                lambda one: bool(one.subscription_expiration_minutes),
+                lambda topic_policies: bool(topic_policies.subscription_expiration_minutes),
                 using(self._expire_subscriptions),
             )
         )
@@ -292,7 +296,7 @@ class Upkeep:
             Duty(
                 "compact_topics",
                 quota_interval_s,
-                lambda one: bool(one.compaction_threshold_bytes),
+                lambda topic_policies: bool(topic_policies.compaction_threshold_bytes),
                 using(self._compact_if_large),
                 without_subscriptions=True,
             )
@@ -301,7 +305,7 @@ class Upkeep:
             Duty(
                 "delete_inactive_topics",
                 quota_interval_s,
-                lambda one: one.inactivity is not None and one.inactivity.delete,
+                lambda topic_policies: topic_policies.inactivity is not None and topic_policies.inactivity.delete,
                 self._delete_if_inactive,
                 without_subscriptions=True,
                 whole=True,
@@ -309,7 +313,7 @@ class Upkeep:
         )
 
     def add(self, duty: Duty) -> None:
-        """Before the thread starts."""
+        """Call it before the thread starts."""
         self._scheduled.append(_Scheduled(duty, self._clock.monotonic() + duty.interval_s))
 
     def wakeup(self) -> None:
@@ -320,27 +324,27 @@ class Upkeep:
         if self._work:
             self._run(*self._work.popleft())
             return True
-        for one in self._scheduled:
-            if one.due <= now:
-                one.due = now + one.duty.interval_s
-                self._work.extend((one.duty, name) for name in self._names(one.duty))
+        for scheduled in self._scheduled:
+            if scheduled.due <= now:
+                scheduled.due = now + scheduled.duty.interval_s
+                self._work.extend((scheduled.duty, name) for name in self._names(scheduled.duty))
         if self._work or self._compactions.step():
             return True
-        wait_s = max(0.0, min(one.due for one in self._scheduled) - now)
+        wait_s = max(0.0, min(scheduled.due for scheduled in self._scheduled) - now)
         self._event.wait(wait_s if timeout is None else min(wait_s, timeout))
         self._event.clear()
         return False
 
     def run_now(self, name: str) -> None:
-        """Do this duty for all topics, on the calling thread."""
-        for one in self._scheduled:
-            if one.duty.name == name:
-                for topic in self._names(one.duty):
-                    self._run(one.duty, topic)
+        """Run this duty for all topics, on the calling thread."""
+        for scheduled in self._scheduled:
+            if scheduled.duty.name == name:
+                for topic in self._names(scheduled.duty):
+                    self._run(scheduled.duty, topic)
 
     def _names(self, duty: Duty) -> list[TopicName]:
-        """The topics for which there is something to do."""
-        found = []
+        """The topics to which the duty applies."""
+        names = []
         with_cursors = self._subscriptions.store.topics()
         for info in self._logs.topics():
             if info.topic_id not in with_cursors and not duty.without_subscriptions:
@@ -348,10 +352,10 @@ class Upkeep:
             name = pulsar_name(info.name)
             if duty.applies(self._policies.of(name.namespace, info.topic_id)):
                 if self._topics.is_partitioned(info) and not duty.whole:
-                    found += [name.of_partition(number) for number in range(info.partitions)]
+                    names += [name.of_partition(number) for number in range(info.partitions)]
                 else:
-                    found.append(name)
-        return found
+                    names.append(name)
+        return names
 
     def _run(self, duty: Duty, name: TopicName) -> None:
         try:
@@ -359,14 +363,14 @@ class Upkeep:
             if info is not None:
                 duty.run(name, self._policies.of(name.namespace, info.topic_id))
         except Refusal:
-            pass  # it was deleted meanwhile
+            pass  # the topic was deleted meanwhile
         except StorageError as error:
             left_out = self._failures.take(self._clock.monotonic())
             if left_out is not None:
                 log.error("upkeep_failed", duty=duty.name, topic=str(name), error=str(error), left_out=left_out)
 
     def _using(self, run: Callable[[Topic, Policies], None]) -> Callable[[TopicName, Policies], None]:
-        """For a duty that brings the topic into use."""
+        """Wrap a duty that needs the topic loaded."""
         return lambda name, policies: run(self._topics.get_or_create(name, create=False), policies)
 
     def _expire_messages(self, topic: Topic, policies: Policies) -> None:
@@ -378,7 +382,7 @@ class Upkeep:
         self._quotas.enforce(topic, policies.backlog_quota, self._clock.time_ms(), self._clock.monotonic())
 
     def compact(self, topic: Topic) -> bool:
-        """Compact the topic soon. False: it is being compacted, or is to be. Any thread."""
+        """Request a compaction. False if the topic is being compacted or waits for it. Any thread."""
         requested = self._compactions.request(topic.log)
         self.wakeup()
         return requested

@@ -1,1 +1,1 @@
-"""The producers of a topic: who may produce, what each has sent, and the receipts that it is owed."""
+"""The producers of a topic: their admission, publishing, receipts and deduplication."""

@@ -1,11 +1,11 @@
-"""Which messages of its producers a topic has already: the highest sequence id of each producer, by its name.
+"""The deduplication of a topic's messages: a table of the highest sequence id of each producer, by name.
 
-A message whose sequence id is not above that is a duplicate: it is not stored again, and its producer gets a receipt when
-everything that the log has by then is durable. All chunks of a message have one sequence id, so only the last one counts.
+A message with a sequence id that is not higher is a duplicate: it is not stored again, and its producer gets a receipt when all
+present records of the log are durable. The chunks of a message share its sequence id, so only the last chunk counts.
 
-After a restart the table is the one of the last snapshot, with the entries that the log has from the snapshot's offset on. So
-it is exactly what the log has. A snapshot is due every so many entries, which bounds what is read then, and when some time has
-passed, because retention may delete the entries.
+After a restart the table is restored from the last snapshot and the log's entries from the snapshot's offset on, so it agrees
+with the log. A snapshot is due after SNAPSHOT_ENTRIES entries, which bounds the reading at a restart, and after some time,
+because retention may delete the entries.
 
 ``Deduplication`` belongs to one log; any thread may call, and nothing in it blocks except ``replay``.
 
@@ -30,8 +30,8 @@ from protocol.pulsar.sends import read_stored_part
 
 log = get_logger("pulsar")
 
-# Entries between two snapshots, and producers that a topic remembers: those that have not sent for the longest time go. A name
-# takes 200 bytes of memory.
+# Entries between two snapshots, and producers in the table of a topic, 200 bytes each. If there are more, the producers that have
+# not sent for the longest time are removed.
 SNAPSHOT_ENTRIES = 1000
 MOST_PRODUCERS = 10_000
 _READ_BYTES = 1024 * 1024
@@ -41,29 +41,29 @@ class Deduplication:
     def __init__(self, store: Log, most_producers: int = MOST_PRODUCERS) -> None:
         self._store = store
         self._most = most_producers
-        self._highest: OrderedDict[str, int] = OrderedDict()  # who has sent last is last
+        self._highest: OrderedDict[str, int] = OrderedDict()  # the latest sender is last
         self._lock = Lock()
-        # Appends that are under way: the end of the log before each. What they append may not be in the table yet.
+        # Appends in progress, by token: the end of the log before each. Their entries may not be in the table yet.
         self._appending: dict[int, int] = {}
         self._next_token = 0
         self._since_snapshot = 0  # entries
         self.changed = False  # since the last snapshot
 
     def last(self, name: str) -> int:
-        """The highest sequence id of a producer; -1: it has sent nothing."""
+        """The highest sequence id of a producer; -1 if it has sent nothing."""
         return self._highest.get(name, -1)
 
     # -- appending --------------------------------------------------------------------------------------------------------
 
     def begin(self) -> int:
-        """Before an append. Returns what ``end`` is to be given."""
+        """Call it before an append. Returns the token for ``end``."""
         with self._lock:
             self._next_token += 1
             self._appending[self._next_token] = self._store.log_end_offset
             return self._next_token
 
     def end(self, token: int, appended: Iterable[tuple[str, int]]) -> bool:
-        """After the append: producer and highest sequence id of each entry that is in the log now. True if a snapshot is
+        """Call it after the append with the producer and the highest sequence id of each appended entry. True if a snapshot is
         due."""
         with self._lock:
             del self._appending[token]
@@ -86,18 +86,18 @@ class Deduplication:
     # -- snapshots --------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """The table, and the offset from which on entries may not be in it."""
+        """The table as JSON, with the offset from which entries may be missing in it."""
         with self._lock:
             self.changed = False
             offset = min(self._appending.values(), default=self._store.log_end_offset)
             return json.dumps({"offset": offset, "highest": list(self._highest.items())}).encode()
 
     def restore(self, snapshot: bytes) -> None:
-        """The table as it was, and what the log has after that. Blocks. Raises StorageError, Refusal."""
+        """Restore the table, and replay the log's later entries. Blocks. Raises StorageError, Refusal."""
         try:
-            found = json.loads(snapshot)
-            self._highest = OrderedDict((str(name), int(highest)) for name, highest in found["highest"])
-            offset = int(found["offset"])
+            content = json.loads(snapshot)
+            self._highest = OrderedDict((str(name), int(highest)) for name, highest in content["highest"])
+            offset = int(content["offset"])
         except (ValueError, TypeError, KeyError):
             raise StorageError("The catalogue has a snapshot of sequence ids that cannot be read.") from None
         self.replay(offset)
@@ -132,10 +132,10 @@ class Deduplication:
 
 
 def counts(metadata: MessageMetadata) -> bool:
-    """Whether the sequence id of this entry is the producer's highest: not for the chunks before a message's last one."""
+    """Whether the sequence id of this entry counts. That of a chunk counts only for a message's last chunk."""
     return not is_chunk(metadata) or metadata.chunk_id == metadata.num_chunks_from_msg - 1
 
 
 def highest_sequence_id(sequence_id: int, highest: int) -> int:
-    """Of an entry: a batch has the first message's and the last one's. As in Java the numbers are signed."""
+    """The highest sequence id of an entry: a batch has those of its first and its last message. As in Java they are signed."""
     return max(signed(sequence_id), signed(highest))

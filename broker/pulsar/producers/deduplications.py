@@ -1,9 +1,9 @@
-"""The deduplication of all topics: where it is on, and the snapshots in the catalogue.
+"""The deduplication of all topics: switching it on and off, and its snapshots in the catalogue.
 
-Whether it is on is a policy of the topic or its namespace, and is looked at when a producer connects. A topic for which it is
-switched on knows nothing of what it has already. The snapshots are documents, by the topic's id and the partition.
+Whether it is on is a policy of the topic or its namespace, which is checked when a producer connects. When it is switched on,
+messages that are already in the topic are not noted. The snapshots are documents, by the topic's id and the partition.
 
-Any thread. ``prepare`` may block, under ``_lock``; the writer's thread writes the snapshots.
+Any thread. ``prepare`` may block, under ``_lock``; the catalogue writer's thread writes the snapshots.
 
 Tests: tests/pulsar/producers/test_deduplication.py.
 """
@@ -25,7 +25,7 @@ from broker.runtime.timers import Timer
 log = get_logger("pulsar")
 
 KIND = "pulsar-sequence-ids"
-# How often (s) tables that have changed are written. Pulsar's brokerDeduplicationSnapshotIntervalSeconds.
+# Interval (s) of writing changed tables: Pulsar's brokerDeduplicationSnapshotIntervalSeconds.
 _INTERVAL_S = 120.0
 
 
@@ -43,7 +43,7 @@ class Deduplications:
         self._clock = clock
         self._timer = timer
         self._is_on = is_on
-        self._stored: dict[str, bytes] = {}  # of topics that are not in use, as they were loaded or left
+        self._stored: dict[str, bytes] = {}  # snapshots as of the start, or when the topic was last unloaded
         self._keys: set[str] = set()  # of all snapshots that the catalogue may have
         self._topics: dict[Topic, None] = {}
         self._lock = Lock()
@@ -52,7 +52,7 @@ class Deduplications:
         self._failures = EventLimit()
 
     def load(self, exists: Callable[[UUID], bool]) -> None:
-        """Snapshots of topics that are gone are removed. Raises StorageError."""
+        """Read the catalogue, and remove the snapshots of topics that no longer exist. Raises StorageError."""
         gone: list[tuple[str, str, bytes | None]] = []
         for key, body in self._catalogue.load_documents(KIND):
             if exists(UUID(key.partition("/")[0])):
@@ -64,7 +64,7 @@ class Deduplications:
             self._catalogue.alter_documents(gone)
 
     def prepare(self, topic: Topic) -> None:
-        """A producer connects: switch deduplication on or off, as it is wanted now. Blocks. Raises StorageError, Refusal."""
+        """A producer connects: switch deduplication on or off as the policy says. Blocks. Raises StorageError, Refusal."""
         wanted = self._is_on(topic)
         if wanted == (topic.deduplication is not None):
             return
@@ -85,7 +85,7 @@ class Deduplications:
             if stored is not None:
                 deduplication.restore(stored)
             else:
-                # From here on, so that the next start knows where to begin.
+                # Store the offset, so that a restart replays the log from here.
                 self._catalogue.alter_documents([(KIND, key, deduplication.snapshot())])
             topic.deduplication = deduplication
             self._topics[topic] = None
@@ -104,13 +104,13 @@ class Deduplications:
     def _written(self, error: StorageError | None) -> None:
         if error is None:
             return
-        # The next one has all of it.
+        # Nothing is lost: the next snapshot has the whole table.
         unlogged = self._failures.take(self._clock.monotonic())
         if unlogged is not None:
             log.error("sequence_ids_not_written", error=str(error), unlogged_before=unlogged)
 
     def unloaded(self, topic: Topic) -> None:
-        """The topic goes out of use."""
+        """The topic is being unloaded."""
         deduplication = topic.deduplication
         if deduplication is None:
             return
@@ -120,7 +120,7 @@ class Deduplications:
             self.save(topic)
 
     def deleted(self, topic_id: UUID) -> None:
-        """A topic is gone. What cannot be removed now goes with the next start."""
+        """A topic was deleted. If removing its snapshots fails, the next start removes them."""
         keys = [key for key in self._keys.copy() if key.startswith(f"{topic_id}/")]
         self._keys.difference_update(keys)
         for key in keys:

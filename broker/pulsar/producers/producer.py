@@ -1,14 +1,12 @@
-"""One producer: a client's, on one topic.
+"""A client's producer on a topic, with the receipts that it is owed, and the ordered pushes of a connection.
 
-Its SENDs are handled one after the other by its connection. What it is owed for them, receipts and errors, leaves in the order
-of the SENDs: each waits in ``owed`` until its entry is durable and everything before it has left. ``lock`` guards that queue,
-and bytes are pushed under it, so that two threads cannot overtake each other.
+The connection handles a producer's SENDs in sequence. Their receipts and errors leave in the order of the SENDs: each waits in
+``owed`` until its entry is durable and everything before it has left. Any thread may call. ``lock`` guards that queue, and bytes
+are pushed under it, so that two threads cannot overtake each other.
 
-What a connection is sent without having asked for it, in the order in which it was said, whichever threads say it.
-
-The reactor's ``push`` takes effect at once on the connection's processor and a little later from any other thread, so that what
-the processor pushes can overtake what another thread has pushed before. Receipts and messages must not overtake each other. Here
-each push is put into a queue, and the processor empties it.
+``OrderedOutbox`` keeps the order of pushes from several threads to a connection. The reactor's ``push`` takes effect at once on
+the connection's processor, but a little later from another thread, so a push by the processor could overtake an earlier push by
+another thread. Receipts and messages must not overtake each other. Here each push goes to a queue, which the processor empties.
 
 Tests: tests/pulsar/producers/test_publishing.py,
 tests/pulsar/producers/test_access.py,
@@ -34,7 +32,7 @@ from protocol.pulsar.sends import UsualSends
 
 
 class OrderedOutbox:
-    """For one connection. Callers whose pushes belong together make them under a lock of theirs."""
+    """The outbox of a connection. Callers that need an order among their pushes push under a lock of their own."""
 
     def __init__(self, connection: Connection, outbox: Outbox) -> None:
         self._connection = connection
@@ -64,34 +62,34 @@ class OrderedOutbox:
 
 
 class Owed(NamedTuple):
-    """For SENDs of one append. ``end``: everything before this offset must be durable first. ``receipts``: of each SEND its
-    sequence id, its entry id and its highest sequence id."""
+    """The answers to SENDs of the same append. ``end``: everything before this offset must be durable first. ``receipts``: the
+    sequence id, entry id and highest sequence id of each SEND."""
 
     end: int
     receipts: Sequence[tuple[int, int, int]]
-    error: bytes | None = None  # instead of the one receipt
+    error: bytes | None = None  # a frame that is sent instead of the only receipt
 
 
 @attrs.define(eq=False, repr=False)
 class Producer:
-    id: int  # the client's number for it, on its connection
+    id: int  # chosen by the client; unique on its connection
     name: str
     topic: AnyTopic
     connection: Connection
     outbox: OrderedOutbox
-    on_closed: Callable[["Producer"], None]  # the broker has closed it: the connection forgets it
+    on_closed: Callable[["Producer"], None]  # the broker has closed it, so the connection forgets it
     on_paid: Callable[[int], None]  # so many SENDs were answered
-    on_promoted: Callable[["Producer"], None]  # it has waited, and is the exclusive producer now
-    on_fenced: Callable[["Producer"], None]  # it has waited in vain
+    on_promoted: Callable[["Producer"], None]  # it waited, and is the exclusive producer now
+    on_fenced: Callable[["Producer"], None]  # it waited, and was fenced
     access: Access = Access.SHARED
     epoch: int = 0
     topic_epoch: int | None = None
     request_id: int = 0  # of its PRODUCER
     ready: bool = False  # the client was told that it may send
-    closed: bool = False  # by either side, or after an error that is not a message's own: nothing more is taken
+    closed: bool = False  # by either side, or by an error that does not concern a single message: SENDs are ignored
     since_ms: int = 0  # wall clock
     client_version: str = ""
-    schema_version: bytes = b""  # of the topic, as its client was told; empty: none
+    schema_version: bytes = b""  # of the topic, as the client was told; empty if there is none
     messages_in: int = 0
     bytes_in: int = 0
     owed: deque[Owed] = attrs.Factory(deque)
@@ -110,7 +108,7 @@ class Producer:
         return self.connection, self.id
 
     def leave(self) -> None:
-        """The client has closed it, or is gone. Any thread."""
+        """The client has closed the producer or disconnected. Any thread."""
         self.closed = True
         topic = self.topic
         with topic.lock:
@@ -120,11 +118,11 @@ class Producer:
 
     disconnected = leave
 
-    # -- what its client is told: any thread ------------------------------------------------------------------------------
+    # -- messages to the client: any thread -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Tell the client to connect the producer again, and take nothing more from this one. The topic does not have it any
-        more, or is about to forget it."""
+        """Tell the client to connect the producer again, and ignore further SENDs. The topic has removed the producer, or is
+        about to."""
         if self.closed:
             return
         self.closed = True
@@ -141,7 +139,7 @@ class Producer:
         self.on_fenced(self)
 
     def owe(self, owed: Owed) -> None:
-        """There are to be receipts for these, after all that it is owed already."""
+        """Queue these receipts behind those that are already owed."""
         with self.lock:
             self.owed.append(owed)
 
@@ -155,16 +153,16 @@ class Producer:
             while queue and queue[0].end <= durable:
                 _, receipts, error = queue.popleft()
                 count += len(receipts)
-                of = self._duplicates if receipts[0][1] == DUPLICATE else self._receipts
-                parts.append(error or of.receipts(receipts))
+                encoder = self._duplicates if receipts[0][1] == DUPLICATE else self._receipts
+                parts.append(error or encoder.receipts(receipts))
             if parts:
                 self.outbox.push(self.connection, parts if len(parts) == 1 else [b"".join(parts)])
         if count:
             self.on_paid(count)
 
     def fail(self, error: StorageError) -> None:
-        """What is not durable will never be: the client gets the error of the first SEND, and sends all again on a new
-        connection."""
+        """Entries that are not durable never will be: send the client an error for the first such SEND. It then sends all of them
+        again on a new connection."""
         with self.lock:
             self.closed = True
             count = sum(len(owed.receipts) for owed in self.owed)
@@ -187,5 +185,5 @@ def send_error(producer_id: int, sequence_id: int, error: Refusal | StorageError
 
 
 def duplicate(sequence_id: int, highest_sequence_id: int, end: int) -> Owed:
-    """The receipt of a message that is in the log already, before ``end``."""
+    """The receipt of a message that is already in the log, before ``end``."""
     return Owed(end, [(sequence_id, DUPLICATE, highest_sequence_id)])

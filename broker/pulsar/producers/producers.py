@@ -1,20 +1,19 @@
-"""Who may produce to one topic: the producers that are connected to it, and those that wait to be its only one.
+"""The admission of producers to a topic: those that are connected, and those that wait for exclusive access.
 
-Pure decisions over a table; the topic's lock guards it. What is to be done about other producers is returned, and the caller
-does it after it has released the lock.
+Pure decisions over a table, which the topic's lock guards. ``Admitted`` tells the caller which other producers to close or fence,
+which it does after it has released the lock.
 
-| the producer wants | nobody produces | Shared producers | an exclusive one |
+| access mode | no producers | Shared producers | an exclusive producer |
 |---|---|---|---|
 | Shared | joins | joins | ProducerBusy |
-| Exclusive | is the only one | ProducerFenced | ProducerFenced |
-| WaitForExclusive | is the only one | waits | waits |
-| ExclusiveWithFencing | is the only one | closes them, is the only one | closes it, is the only one |
+| Exclusive | becomes exclusive | ProducerFenced | ProducerFenced |
+| WaitForExclusive | becomes exclusive | waits | waits |
+| ExclusiveWithFencing | becomes exclusive | closes them, becomes exclusive | closes it, becomes exclusive |
 
-While somebody waits no Shared producer may join, and who fences the others also fences those who wait. Each exclusive producer
-raises the epoch of the topic. One that comes back with an older epoch than the topic's has been replaced meanwhile, and is
-fenced.
+While a producer waits, no Shared producer may join. ExclusiveWithFencing also fences the waiting producers. Each new exclusive
+producer raises the topic's epoch. A producer that returns with an older epoch was replaced meanwhile, and is fenced.
 
-A producer's name is on the topic once. The same producer of the same connection replaces itself if its own epoch is newer.
+The names of a topic's producers are unique. A producer of the same connection and number replaces itself if its epoch is newer.
 
 Tests: tests/pulsar/producers/test_producers.py.
 """
@@ -39,7 +38,7 @@ class Access(IntEnum):
 
 
 class TopicProducer(Protocol):
-    """A producer as its topic sees it. ``producer.py`` has the class."""
+    """A producer as its topic sees it; ``producer.py`` implements it."""
 
     @property
     def name(self) -> str: ...
@@ -53,25 +52,24 @@ class TopicProducer(Protocol):
 
     @property
     def topic_epoch(self) -> int | None:
-        """The epoch with which it was the exclusive producer before; None: it was not."""
+        """The epoch of the topic when it was last the exclusive producer; None if it never was."""
 
     @property
     def identity(self) -> Hashable:
         """Its connection, and its number there."""
 
     def close(self) -> None:
-        """Tell the client to connect the producer again, and take nothing more from this one."""
+        """Tell the client to connect the producer again, and ignore further SENDs."""
 
     def promoted(self) -> None:
-        """It has waited, and is the exclusive producer now."""
+        """It waited, and is the exclusive producer now."""
 
     def fenced(self) -> None:
-        """It has waited in vain."""
+        """It waited, and was fenced."""
 
 
 class NameTaken(Exception):
-    """There is a producer of this name on another connection. Perhaps that connection is dead: then the newcomer may try
-    again."""
+    """Another connection has a producer of this name. If that connection turns out to be dead, the newcomer may try again."""
 
     def __init__(self, holder: TopicProducer) -> None:
         super().__init__()
@@ -83,8 +81,8 @@ class NameTaken(Exception):
 
 @attrs.frozen
 class Admitted:
-    """``waits``: it will be the exclusive producer when it is promoted. ``raised``: the topic's epoch has risen and must be
-    durable before anybody is told. ``replaced`` are closed, ``fenced`` are told that they wait in vain."""
+    """``waits``: the producer will be exclusive when it is promoted. ``raised``: the topic's epoch has risen, and must be durable
+    before any client is told. The caller closes ``replaced``, and calls ``fenced()`` of ``fenced``."""
 
     waits: bool = False
     raised: bool = False
@@ -93,21 +91,21 @@ class Admitted:
 
 
 class Producers:
-    """``epoch`` is that of the topic, -1 if it never had an exclusive producer."""
+    """``epoch``: the topic's; -1 if it never had an exclusive producer."""
 
     def __init__(self, epoch: int = -1) -> None:
         self.epoch = epoch
         self._by_name: dict[str, TopicProducer] = {}
         self._exclusive: TopicProducer | None = None
-        # In the order in which they came. Of tens of thousands, each leaves without a look at the others.
+        # In order of arrival. There may be tens of thousands, so removing a producer must not search the others.
         self._waiting: OrderedDict[TopicProducer, None] = OrderedDict()
 
     def __len__(self) -> int:
-        """Those that produce; who waits is not counted."""
+        """The number of producers without those that wait."""
         return len(self._by_name)
 
     def __iter__(self) -> Iterator[TopicProducer]:
-        """Those that produce and those that wait."""
+        """The producers, and then those that wait."""
         return iter([*self._by_name.values(), *self._waiting])
 
     @property
@@ -119,11 +117,11 @@ class Producers:
         return self._exclusive
 
     def admit(self, producer: TopicProducer, most: int = 0) -> Admitted:
-        """``most``: how many producers the topic may have; 0: any number. Raises ProducerBusy, ProducerFenced, NameTaken; then
-        nothing has changed."""
+        """``most``: the topic's maximum number of producers; 0: no maximum. Raises ProducerBusy, ProducerFenced, NameTaken, and
+        changes nothing then."""
         before = self._by_name.get(producer.name)
         if before is not None and not (before.identity == producer.identity and before.epoch < producer.epoch):
-            # Where the newcomer may fence all others, a name is no obstacle.
+            # A newcomer that fences all others takes the name from its holder, too.
             if producer.access != Access.EXCLUSIVE_WITH_FENCING:
                 raise NameTaken(before)
             before = None
@@ -149,15 +147,16 @@ class Producers:
             raise ProducerFenced(f"Topic has an existing exclusive producer{name}")
         replaced = list(self._by_name.values())
         fenced = list(self._waiting) if producer.access == Access.EXCLUSIVE_WITH_FENCING else []
-        for one in fenced:
-            del self._waiting[one]
+        for waiting in fenced:
+            del self._waiting[waiting]
         self._by_name = {producer.name: producer}
         self._exclusive = producer
         self._raise_epoch(producer)
         return Admitted(raised=True, replaced=replaced, fenced=fenced)
 
     def remove(self, producer: TopicProducer) -> TopicProducer | None:
-        """It has left; unknown: nothing. Returns who has waited and is the exclusive producer now: the epoch has risen."""
+        """Remove a producer; does nothing if it is unknown. Returns the waiting producer that has become exclusive, if any: the
+        epoch has risen then."""
         if producer in self._waiting:
             del self._waiting[producer]
         elif self._by_name.get(producer.name) is producer:
@@ -176,7 +175,7 @@ class Producers:
             self._exclusive = None
 
     def _raise_epoch(self, producer: TopicProducer) -> None:
-        # One that returns with the newest epoch keeps it, so that its own earlier connection does not fence it.
+        # A producer that returns with the newest epoch keeps it, so that its own earlier connection does not fence it.
         if producer.topic_epoch is None or producer.topic_epoch != self.epoch:
             self.epoch = max(self.epoch + 1, producer.topic_epoch or 0)
 

@@ -1,11 +1,11 @@
-"""From SENDs to the log: each message is checked and becomes an entry, and its receipt is put in its producer's queue.
+"""Publishing: checks the messages of SENDs, appends them to the log as entries, and queues the receipts of their producers.
 
-All SENDs that came with one receive are one call. Those to one topic become one append, one look at the consumers who wait, one
-wait for the flusher, and as a rule one push of receipts. It runs on the connection's processor, or on a handler while the disk
-is slow. The thread that has synced the log sends the receipts.
+A call handles all SENDs of a receive. Those to the same topic share an append, a wake-up of waiting consumers, a wait for the
+flusher and, as a rule, a push of receipts. It runs on the connection's processor, or on a handler while the disk is slow. The
+thread that syncs the log sends the receipts.
 
-Of the errors only ``ChecksumError`` and ``NotAllowedError`` are a message's own. After any other the client begins anew:
-nothing more of that producer is taken, so that what it sends again keeps its order.
+Only ``ChecksumError`` and ``NotAllowedError`` concern a single message. After any other error the broker ignores further SENDs of
+that producer, and the client connects it again, so that the messages that it sends again keep their order.
 
 Tests: tests/pulsar/producers/test_publishing.py.
 """
@@ -39,7 +39,7 @@ from protocol.pulsar.metadata import (
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import Send, UsualSend, crc_matches, read_send
 
-# How long (s) appends go to the handlers after a slow one: the disk is busy writing back.
+# How long (s) handlers make the appends after a slow append: the disk is busy writing back.
 _SLOW_FOR_S = 1.0
 
 _new = tuple.__new__
@@ -52,25 +52,25 @@ class _Accepted(NamedTuple):
     highest_sequence_id: int
     messages: int
     batched: bool
-    metadata: MessageMetadata | None  # None: there is nothing in it that the broker looks at
+    metadata: MessageMetadata | None  # None: it has nothing that the broker uses
     head: bytes  # of its record batch
-    value: memoryview  # in what was received
+    value: memoryview  # of the received bytes
 
 
 class _Run:
-    """What one receive has brought for one topic, in order."""
+    """The messages of a receive for the same topic, in order."""
 
     __slots__ = ("accepted", "encrypted", "highest", "refusal", "segment_bytes", "size", "topic", "usual")
 
     def __init__(self, topic: AnyTopic, refusal: Refusal | None = None, *, encrypted: bool = False) -> None:
         self.topic = topic
         self.segment_bytes = topic.entry_bytes_max
-        self.refusal = refusal  # of everything that is for this topic
-        self.encrypted = encrypted  # whether it has to be
-        # Nothing has to be asked of a message that is as most are.
+        self.refusal = refusal  # of all messages for this topic
+        self.encrypted = encrypted  # whether messages must be encrypted
+        # Whether usual SENDs may take the short path of ``_accept_usual``, which does not check the two above.
         self.usual = not encrypted and refusal is None
         self.accepted: list[_Accepted] = []
-        self.size = 0  # of the record batches that these become
+        self.size = 0  # bytes of the record batches of ``accepted``
         # With deduplication: the highest sequence id of each producer in this run, by name.
         self.highest: dict[str, int] = {}
 
@@ -95,7 +95,7 @@ def publish(context: PulsarContext, state: PulsarConnection, frames: memoryview)
             producer = state.producers.get(send.producer_id)
             if producer is None or not producer.ready or producer.closed:
                 state.check_was_producer(send.producer_id)
-                continue  # sent before the client could know that it is closed
+                continue  # sent before the client could know that the producer is closed
             run = runs.get(id(producer.topic)) or _begin_run(context, state, producer.topic, runs)
             _accept(context, state, run, producer, send, frame)
     finally:
@@ -111,7 +111,7 @@ def _begin_run(context: PulsarContext, state: PulsarConnection, topic: AnyTopic,
 
 
 def _producer_id(frames: memoryview, start: int) -> int:
-    """That of the SEND at ``start``, if it is one as clients write them; else any. ``UsualSends`` looks at all the bytes."""
+    """The producer id of the SEND at ``start`` if it is encoded as clients do, else any number; ``UsualSends`` checks it."""
     start += 13
     if start + 1 >= len(frames):
         return -1
@@ -135,7 +135,7 @@ def _accept_usual(
     send: UsualSend,
     frames: memoryview,
 ) -> None:
-    """The same for a SEND that has been checked."""
+    """As ``_accept``, for a SEND that ``UsualSends`` has checked."""
     sequence_id, highest, messages, batched, publish_ms, start, end = send
     if run.topic.deduplication is not None and _is_duplicate(run, producer.name, sequence_id, highest):
         _owe_duplicate(context, state, run, producer, sequence_id, highest)
@@ -147,7 +147,7 @@ def _accept_usual(
         if size > run.segment_bytes:
             _refuse(context, state, run, producer, sequence_id, _too_large(run, size))
             return
-        _append_and_clear(context, state, run)  # together they must fit one
+        _append_and_clear(context, state, run)  # an append must fit a segment
     run.accepted.append(_new(_Accepted, (producer, sequence_id, highest, messages, batched, None, head, value)))
     run.size += size
 
@@ -166,7 +166,7 @@ def _accept(
             messages = check_batch(metadata, send.end - send.payload, context.config.pulsar_max_message_bytes)
         except ProtocolError as error:
             if send.payload - send.metadata > MAX_METADATA_SIZE:
-                raise NotAllowed(str(error)) from error  # this message's own fault
+                raise NotAllowed(str(error)) from error  # this concerns the single message
             raise MetadataInvalid(str(error)) from error
         if run.encrypted and not is_encrypted(metadata):
             raise MetadataInvalid("Messages must be encrypted")
@@ -188,7 +188,7 @@ def _accept(
     if size > run.segment_bytes:
         _refuse(context, state, run, producer, sequence_id, _too_large(run, size))
         return
-    if run.size + size > run.segment_bytes:  # together they must fit one
+    if run.size + size > run.segment_bytes:  # an append must fit a segment
         _append_and_clear(context, state, run)
     batched = is_batch(metadata)
     run.accepted.append(_new(_Accepted, (producer, sequence_id, highest, messages, batched, metadata, head, value)))
@@ -200,7 +200,7 @@ def _too_large(run: _Run, size: int) -> NotAllowed:
 
 
 def _append_and_clear(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
-    """What the run has so far: others of the same receive follow."""
+    """Append the messages of the run so far; others of the same receive follow."""
     if run.accepted:
         _append(context, state, run)
         run.accepted, run.size = [], 0
@@ -217,7 +217,7 @@ def _refuse(
 
 
 def _is_duplicate(run: _Run, name: str, sequence_id: int, highest: int) -> bool:
-    """Whether the producer with this name has sent it before. With deduplication only."""
+    """Whether the producer of this name has sent the message before. With deduplication only."""
     assert run.topic.deduplication is not None
     first = highest_sequence_id(sequence_id, sequence_id)
     if first <= max(run.topic.deduplication.last(name), run.highest.get(name, -1)):
@@ -229,10 +229,11 @@ def _is_duplicate(run: _Run, name: str, sequence_id: int, highest: int) -> bool:
 def _owe_duplicate(
     context: PulsarContext, state: PulsarConnection, run: _Run, producer: Producer, sequence_id: int, highest: int
 ) -> None:
-    """The log has the message already: a receipt without an id, when what the log has is durable, and after those before it."""
+    """Owe a receipt without an id for a message that is already in the log. It leaves when all present records of the log are
+    durable, and after the receipts before it."""
     _append_and_clear(context, state, run)
     topic = run.topic
-    assert isinstance(topic, Topic)  # no other has deduplication
+    assert isinstance(topic, Topic)  # non-persistent topics have no deduplication
     log = topic.log
     end = log.log_end_offset
     state.owe(1)
@@ -242,7 +243,7 @@ def _owe_duplicate(
 
 def _owe_error(state: PulsarConnection, producer: Producer, sequence_id: int, error: Refusal | StorageError) -> None:
     state.owe(1)
-    # There is nothing to wait for but its turn.
+    # The error waits only for its turn.
     producer.owe(Owed(0, [(sequence_id, 0, 0)], send_error(producer.id, sequence_id, error)))
     producer.pay()
 
@@ -261,28 +262,28 @@ def _append(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
         if len(accepted) == 1:
             _fail(context, state, topic, accepted, error)
             return
-        # Together they do not fit a segment.
-        for one in accepted:
-            if not one.producer.closed:
+        # Together they do not fit a segment, so append each by itself.
+        for message in accepted:
+            if not message.producer.closed:
                 alone = _Run(topic)
-                alone.accepted = [one]
+                alone.accepted = [message]
                 _append(context, state, alone)
     except (Refusal, StorageError) as error:
         _fail(context, state, topic, accepted, error)
 
 
 def _count(context: PulsarContext, state: PulsarConnection, rate: DispatchRate, accepted: list[_Accepted]) -> None:
-    """These count for the topic's publish rate. What is above it is taken, and then the connection has to wait."""
+    """Count these for the topic's publish rate. Messages above the rate are accepted, but then the connection has to wait."""
     now = context.clock.monotonic()
-    rate.consumed(sum(one.messages for one in accepted), sum(len(one.value) for one in accepted), now)
+    rate.consumed(sum(message.messages for message in accepted), sum(len(message.value) for message in accepted), now)
     state.publish_wait_s = max(state.publish_wait_s, rate.wait_s(now))
 
 
 def _pass_on(
     context: PulsarContext, state: PulsarConnection, topic: NonPersistentTopic, accepted: list[_Accepted]
 ) -> None:
-    """The messages are not kept: they go to who is there, and the receipts leave at once."""
-    values = memoryview(bytearray().join([one.value for one in accepted]))  # what was received may be moved
+    """Pass the messages of a non-persistent topic to connected consumers, and send the receipts at once."""
+    values = memoryview(bytearray().join([message.value for message in accepted]))  # the received bytes may be moved
     entry = topic.take_ids(len(accepted))
     entries: list[Entry] = []
     owed: dict[Producer, list[tuple[int, int, int]]] = {}
@@ -303,25 +304,27 @@ def _pass_on(
     if topic.publish_rate.limited:
         _count(context, state, topic.publish_rate, accepted)
     state.owe(len(accepted))
-    for producer, ours in owed.items():
-        producer.owe(Owed(0, ours))
+    for producer, receipts in owed.items():
+        producer.owe(Owed(0, receipts))
         producer.pay()
 
 
 def _append_together(context: PulsarContext, state: PulsarConnection, topic: Topic, accepted: list[_Accepted]) -> None:
-    """Raises a Refusal or StorageError: nothing of these is in the log."""
-    records = memoryview(bytearray().join([part for one in accepted for part in (one[-2], one[-1], ENTRY_END)]))
+    """Raises a Refusal or StorageError; none of the messages is in the log then."""
+    records = memoryview(
+        bytearray().join([part for message in accepted for part in (message[-2], message[-1], ENTRY_END)])
+    )
     log, tail, deduplication = topic.log, topic.tail, topic.deduplication
     token = 0 if deduplication is None else deduplication.begin()
     appended: list[tuple[str, int]] = []
     owed: dict[Producer, list[tuple[int, int, int]]] = {}
-    last: Producer | None = None  # nearly always all of a run is from one
-    ours: list[tuple[int, int, int]] = []
+    last: Producer | None = None  # nearly always, all messages of a run are from the same producer
+    receipts: list[tuple[int, int, int]] = []
     tail.begin_append()
     try:
         offset = log.append(records, now_ms=context.clock.time_ms(), entries=True).base_offset
         entries: list[Entry] = []
-        read = bool(topic.subscriptions)  # else nobody would find them in the cache
+        read = bool(topic.subscriptions)  # without subscriptions, entries need not be cached
         position = 0
         for producer, sequence_id, highest, messages, batched, metadata, head, value in accepted:
             start = position + len(head)
@@ -338,8 +341,8 @@ def _append_together(context: PulsarContext, state: PulsarConnection, topic: Top
             offset += messages
             if producer is not last:
                 last = producer
-                ours = owed.setdefault(producer, [])
-            ours.append((sequence_id, entry, highest))
+                receipts = owed.setdefault(producer, [])
+            receipts.append((sequence_id, entry, highest))
             producer.messages_in += messages
             producer.bytes_in += size
             if deduplication is not None and (metadata is None or counts(metadata)):
@@ -355,13 +358,13 @@ def _append_together(context: PulsarContext, state: PulsarConnection, topic: Top
     if topic.publish_rate.limited:
         _count(context, state, topic.publish_rate, accepted)
     state.owe(len(accepted))
-    for producer, ours in owed.items():
-        producer.owe(Owed(offset, ours))
+    for producer, receipts in owed.items():
+        producer.owe(Owed(offset, receipts))
     context.flusher.wait_durable(log, offset, partial(_durable, list(owed)))
 
 
 def _durable(producers: list[Producer], error: StorageError | None) -> None:
-    """On the thread that has synced the log, or at once."""
+    """Runs on the thread that synced the log, or at once on the caller's."""
     for producer in producers:
         producer.pay()
         if error is not None:
@@ -375,7 +378,7 @@ def _fail(
     accepted: list[_Accepted],
     error: Refusal | StorageError,
 ) -> None:
-    """Nothing of these is in the log."""
+    """Owe an error to each producer of these messages. None of the messages is in the log."""
     if isinstance(error, StorageError):
         context.complain("append_failed", topic.log.topic, topic.log.partition, error)
     failed: set[int] = set()
