@@ -1,9 +1,9 @@
 """Key_Shared: entries with the same key go to the same consumer, in order. Pure.
 
-``KeyShared`` is the dispatcher (``many_consumers.py``); its assignment distinguishes keys by a hash of 16 bits, which one
+``KeyShared`` is the dispatcher (``many_consumers.py``). Its assignment distinguishes keys by a hash of 16 bits, which a single
 consumer owns at a time (``key_ranges.py``). In order means: while a consumer has an entry of a hash, no other consumer is sent
-an entry of it; and while an entry of a hash waits, no later entry is sent. So the order holds when consumers join, leave or
-crash, and entries that are handed back are sent again before later ones.
+an entry of that hash; and while an entry of a hash waits, no later entry of the hash is sent. So the order holds when consumers
+join, leave or crash, and entries that are handed back are sent again before later entries.
 
 Waiting entries are kept in *lanes*, one per hash:
 
@@ -13,14 +13,14 @@ Waiting entries are kept in *lanes*, one per hash:
 | TAKEN: some of its entries are being read | They have been read: the rest is placed anew. |
 | STANDING: the hash is draining, or has no owner | It is drained, or has another owner: the lane is placed anew. |
 
-A hash is *draining* while a consumer other than its owner still has entries of it. It is drained when the last of those is
-acknowledged or handed back.
+A hash is *draining* while a consumer other than its owner still has entries of it. It is drained when the last of these entries
+is acknowledged or handed back.
 
 Every lane is in exactly one of these states, so a blocked hash costs the others nothing but the bound of ``full``: if too many
 entries wait, no new entries are read. (Pulsar reads all waiting entries again and again to see which can be sent.)
 
-A join does nothing for draining hashes: draining is noticed when an entry of the hash is to be sent. Joining and leaving take
-one step for each lane whose hash changes its owner.
+A join does nothing for draining hashes: draining is noticed when an entry of the hash is about to be sent. Joining and leaving
+take a step for each lane of a hash that changes its owner.
 
 With ``out_of_order``, entries are spread by key, and none waits for another.
 

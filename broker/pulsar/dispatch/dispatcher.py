@@ -1,8 +1,8 @@
 """The interface of dispatchers: their events, their effects and their settings.
 
-A dispatcher decides for one subscription. It is pure: its methods take an event and ``now`` and return effects, which the
-subscription carries out in order (``broker/pulsar/subscriptions/subscription.py``). It knows no socket, no lock and no
-thread; the subscription calls it under its own lock.
+Each subscription has a dispatcher. It is pure: its methods take an event and ``now`` and return effects, which the subscription
+carries out in order (``broker/pulsar/subscriptions/subscription.py``). It knows no socket, no lock and no thread; the
+subscription calls it under its own lock.
 
 Reads: at most one ``Read`` and one ``Replay`` are outstanding. Each carries an epoch, and the dispatcher ignores a completion
 with an epoch other than the current: since the request, the subscription was rewound, or its consumers have left.
@@ -78,7 +78,7 @@ class Read:
 
 @attrs.frozen
 class CancelRead:
-    """Forget the ``Read`` if it still waits for an entry; one that has begun completes and is ignored by its epoch."""
+    """Forget the ``Read`` if it still waits for an entry. A read that has begun completes and is ignored because of its epoch."""
 
 
 @attrs.frozen

@@ -95,14 +95,14 @@ class Reading:
         return self.replay
 
     def end_read(self, read: Read) -> bool:
-        """False: it is stale, and is to be ignored."""
+        """False: the read is stale and must be ignored."""
         if self.read is None or read.epoch != self.read.epoch:
             return False
         self.read = None
         return True
 
     def end_replay(self, replay: Replay) -> bool:
-        """False: it is stale, and is to be ignored."""
+        """False: the replay is stale and must be ignored."""
         if self.replay is None or replay.epoch != self.replay.epoch:
             return False
         self.replay = None

@@ -1,4 +1,4 @@
-"""Shared: an entry goes to the consumer whose turn it is. Pure.
+"""Shared: consumers take turns in getting entries. Pure.
 
 ``Shared`` is the dispatcher (``many_consumers.py``). A turn (``assignment.py``) ends after ``turn_messages``, or with the
 consumer's permits, or when it has too many unacknowledged messages. A batch is never split, so permits may become negative.

@@ -24,14 +24,14 @@ begins no later than the rewound cursor reads, so that a client that asks for re
 An entry is never left out for lack of permits, but the last entry sent may have more messages than there were permits. Then the
 permits are negative until the consumer gives enough new ones.
 
-Exclusive subscriptions have one consumer; readers use them as well. Failover subscriptions have several consumers, of which one
-is served until it leaves, or until a consumer that sorts before it joins.
+Exclusive subscriptions have a single consumer; readers use them as well. Failover subscriptions have several consumers and serve
+the active consumer until it leaves, or until a consumer that sorts before it joins.
 
-Consumers are sorted by priority (0 first) and name. Of a partition, the consumer is chosen by the number of the partition,
-among those of the best priority, so that the partitions of a topic are spread evenly over them. Of a topic without partitions,
-it is chosen by a ring of hashes: each of these consumers has 100 points on it, and the consumer of the first point from the
-topic's hash on is served. So different topics choose different consumers, and every broker chooses the same ones (Pulsar's
-AbstractDispatcherSingleActiveConsumer).
+Consumers are sorted by priority (0 first) and name. For a partition, the active consumer is chosen by the partition's number
+among the consumers of the best priority, so that the partitions of a topic are spread evenly over them. For a topic without
+partitions, it is chosen by a ring of hashes: each consumer of the best priority has 100 points on it, and the consumer of the
+first point from the topic's hash on is served. So different topics choose different consumers, and every broker makes the same
+choice (Pulsar's AbstractDispatcherSingleActiveConsumer).
 
 Only the points of consumers of the best priority count. A consumer's points are computed when it joins, which takes 100 us.
 """
@@ -161,7 +161,7 @@ class SingleActive:
         return []  # it never asks for a replay
 
     def acknowledged(self, consumer: Consumer | None, entry: int, messages: int, whole: bool, now: Now) -> list[Effect]:
-        # Reading may go on if the cursor was crowded.
+        # Reading may continue if the cursor was crowded.
         return self._next(now) if self._state is State.IDLE else []
 
     def acknowledged_whole(self, entries: Sequence[int], now: Now) -> list[Effect]:

@@ -4,9 +4,9 @@
 - UNSUBSCRIBE: the client deletes its subscription. SUCCESS when that is durable.
 - CLOSE_CONSUMER: the client closes a consumer. SUCCESS, whether the consumer exists or not.
 - FLOW: a consumer gives permits for further messages.
-- ACK: messages are consumed. With a request id, ACK_RESPONSE follows when that is durable. The connection continues meanwhile,
-  unless an acknowledgement names entries whose number of messages is unknown: then its next command waits until they have been
-  read, so that a client cannot ask for many of those at a time.
+- ACK: messages are consumed. With a request id, ACK_RESPONSE follows when that is durable. The connection's next commands do not
+  wait for that, unless an acknowledgement names entries with an unknown number of messages: then they wait until these entries
+  have been read, so that a client cannot cause many such reads at a time.
 - REDELIVER_UNACKNOWLEDGED_MESSAGES: a consumer wants some or all of its messages again. There is no answer.
 - SEEK: the subscription moves to a message or a time. Its consumers are closed, and subscribe again. SUCCESS when the new
   position is durable. The client decides whether the named message or its successor comes first: the broker reads at the message.

@@ -250,7 +250,7 @@ def split(schema: Schema) -> tuple[Schema, Schema]:
 
 
 def _type_of(schema: Schema, which: str) -> int:
-    # Java writes BYTES for what the protocol calls None.
+    # Java's name for the protocol's type None is BYTES.
     name = schema.properties.get(f"{which}.schema.type", "BYTES")
     return TYPES_BY_NAME.get(name, 0)
 

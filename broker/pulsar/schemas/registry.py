@@ -116,7 +116,7 @@ class SchemaRegistry:
     # -- changes: may block, raise StorageError -----------------------------------------------------------------------------
 
     def put(self, topic_id: UUID, schema: Schema, strategy: Strategy, now_ms: int, user: str = "") -> int:
-        """Return the schema's version, a new one if the topic does not have the schema yet. Raises IncompatibleSchema."""
+        """Add the schema unless the topic has it already, and return its version. Raises IncompatibleSchema."""
         version = self.find(topic_id, schema)
         if version is not None:
             return version

@@ -74,7 +74,7 @@ class Acknowledgements:
         self.delivered = None
 
     def add(self, connected: ConnectedConsumer, acked: Iterable[AckedEntry]) -> list[AckedEntry]:
-        """Acknowledge entries one by one. Returns the entries whose number of messages is unknown. Raises TooManyHoles after
+        """Acknowledge entries individually. Returns the entries with an unknown number of messages. Raises TooManyHoles after
         acknowledging the entries before the failed entry; raises ConsumerNotFound before acknowledging any."""
         unknown: list[AckedEntry] = []
         with self._lock:

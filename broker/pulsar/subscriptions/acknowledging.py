@@ -21,7 +21,7 @@ from protocol.pulsar.acks import Ack
 
 # Ids for which the subscription's lock is taken once: about 2 ms.
 _AT_ONCE = 1000
-# Unknown entries that are read at a time. Other reads of the broker wait meanwhile.
+# Unknown entries that are read at a time. Other reads of the broker may have to wait meanwhile.
 _READ_AT_ONCE = 100
 
 Finished = Callable[[Refusal | StorageError | None], None]
@@ -48,7 +48,7 @@ class Acknowledging:
             if done:
                 self._finished(None)
 
-    # -- one by one ----------------------------------------------------------------------------------------------------
+    # -- individual ----------------------------------------------------------------------------------------------------
 
     def _individual(self) -> bool:
         """False: the work continues later."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from broker.pulsar.dispatch.dispatcher import Delivery
 
-# Of one subscription, about 100 bytes each.
+# Entries of a subscription in the table, about 100 bytes each.
 _MOST: Final = 65_536
 
 

@@ -30,7 +30,7 @@ from protocol.pulsar.frames import write_command
 from protocol.pulsar.metadata import MINUS_1
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandPing, MessageIdData
 
-# The last entry is searched backwards in windows of so many offsets, and in at most so many windows. After it there may be ends
+# The offsets of a window in the backward search for the last entry, and the maximum number of windows. The log may end with ends
 # of transactions and aborted messages.
 _WINDOW = 64
 _WINDOWS = 64
@@ -39,7 +39,8 @@ Located = Callable[[Entry | Exception | None], None]
 
 
 def offset_of(topic: Topic, message_id: MessageIdData) -> int:
-    """The offset that the id names. "earliest", and an older generation of the topic: the start. A newer one: the end."""
+    """The offset that the id names; the start for "earliest" or an older generation of the topic, the end for "latest" or a newer
+    generation."""
     if MINUS_1 in (message_id.ledgerId, message_id.entryId):
         return topic.log.log_start_offset
     return offset_in(topic, message_id.ledgerId, message_id.entryId)

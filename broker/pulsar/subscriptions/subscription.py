@@ -142,7 +142,7 @@ class Subscription:
     def __repr__(self) -> str:
         return f"Subscription({self.topic.name}, {self.name!r})"
 
-    # -- consumers: whoever calls holds ``lock`` for those that say so ------------------------------------------------------
+    # -- consumers: the caller holds ``lock`` where the docstring says so ---------------------------------------------------
 
     @property
     def has_consumers(self) -> bool:

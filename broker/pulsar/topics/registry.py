@@ -125,7 +125,7 @@ class TopicDocuments:
 
     def change(self, topic_id: UUID, change: Callable[[TopicRecord], TopicRecord], done: Done) -> TopicRecord | None:
         """Change a record, now in memory and soon in the catalogue: ``done`` is called on the writer's thread then. Never
-        blocks. Returns the new one; None if the topic has been deleted, and then ``done`` gets an error at once."""
+        blocks. Returns the new record; None if the topic has been deleted, and then ``done`` gets an error at once."""
         with self._lock:
             before = self._records.get(topic_id)
             record = None if before is None else change(before)
@@ -157,7 +157,7 @@ def decode(body: bytes) -> TopicRecord:
 
 log = get_logger("pulsar")
 
-# A topic that nobody has used for so long (s) goes out of use. Also the interval of the sweeps.
+# The time (s) without clients after which a topic goes out of use. Also the interval of the sweeps.
 _IDLE_S = 60.0
 
 
@@ -239,7 +239,7 @@ class TopicRegistry:
         if name.partition >= 0:
             if info is not None and self.is_partitioned(info) and name.partition < info.partitions:
                 return Place(info, name.partition, name)
-            # A topic that is not partitioned may have such a name, too.
+            # An unpartitioned topic may have such a name, too.
             name = name.as_local
             info = self._logs.topic(kafka_name(name))
         if info is None or self.is_partitioned(info):
@@ -310,7 +310,7 @@ class TopicRegistry:
             return self._make(kafka_name(name), partitions, partitioned=True, properties=properties)
 
     def create(self, name: TopicName, properties: Mapping[str, str] | None = None) -> TopicInfo:
-        """Make a topic that is not partitioned. Raises TopicExists and other refusals, StorageError."""
+        """Make an unpartitioned topic. Raises TopicExists and other refusals, StorageError."""
         with self._making:
             return self._make(kafka_name(name.as_local), 1, partitioned=False, properties=properties)
 
@@ -326,7 +326,7 @@ class TopicRegistry:
         )
 
     def check_room(self, namespace: str, partitions: int) -> None:
-        """Raises NamespaceFull if the namespace may not have so many more topics. Each partition counts."""
+        """Raises NamespaceFull if the namespace may not get ``partitions`` more topics. Each partition counts as a topic."""
         most = self.topics_max(namespace)
         if most:
             infos = self._logs.topics()
@@ -512,7 +512,7 @@ class TopicRegistry:
                         topic.idle_since = now
                 if now - topic.idle_since >= _IDLE_S:
                     self._close(topic, deleted=False)
-        finally:  # the sweeps go on, whatever fails for one topic
+        finally:  # the sweeps continue even if closing a topic fails
             with self._lock:
                 again = self._sweeping = bool(self._topics)
             if again:

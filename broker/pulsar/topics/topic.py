@@ -257,7 +257,7 @@ class Topic:
 
     @property
     def partition(self) -> int:
-        """As in message ids: -1 for a topic that is not partitioned."""
+        """As in message ids: -1 for an unpartitioned topic."""
         return self.name.partition
 
     # -- clients ---------------------------------------------------------------------------------------------------------

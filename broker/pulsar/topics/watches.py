@@ -52,7 +52,7 @@ _PAUSE_S: Final = 0.05
 _PAUSE_FACTOR: Final = 4
 # Names that a watch notes before all names have to be checked.
 _UNSEEN_MAX: Final = 200
-# Topics in one update.
+# Topics in an update.
 _UPDATE_MAX: Final = 1000
 
 
