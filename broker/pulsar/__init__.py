@@ -1,1 +1,1 @@
-"""Pulsar's protocol: topics, subscriptions and their dispatch, on the reactor and the log that Kafka's has."""
+"""The Pulsar service: topics, subscriptions and their dispatch, on the same reactor and log as Kafka's."""

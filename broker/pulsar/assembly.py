@@ -189,7 +189,7 @@ class PulsarPart:
             surroundings.figures.subscriptions = views.of_topic
 
     def _on_topic_gone(self, info: TopicInfo) -> None:
-        """A topic of Kafka has been deleted: nothing of it is kept. On the deleting thread, which may block."""
+        """A topic of Kafka has been deleted: drop all state of it. On the deleting thread, which may block."""
         self._topics.on_topic_deleted(info)
         self._subscriptions.topic_deleted(info.topic_id)
         self._compactions.forget(info.topic_id)
@@ -246,7 +246,7 @@ def _creation(policies: PolicyStore, otherwise: Creation, namespace: str) -> Cre
 
 
 def _limit_producers(limits: PolicyLimits, topic: Topic) -> None:
-    """The topic comes into use."""
+    """Set the publish rate of a topic that comes into use."""
     topic.publish_rate = limits.publish_rate(topic)
 
 
@@ -259,7 +259,7 @@ def _bounds(config: BrokerConfig) -> Bounds:
 
 
 def _limit_subscriptions(topics: TopicRegistry, limits: PolicyLimits) -> None:
-    """The policies have changed."""
+    """Apply changed policies to all subscriptions in use."""
     for topic in topics.loaded():
         settings = limits.settings(topic)
         with topic.lock:

@@ -1,8 +1,8 @@
-"""How a command of the protocol plugs into the service.
+"""The interface between the service and the handlers of commands.
 
-Each module of ``broker.pulsar.handlers`` exports ``COMMAND`` (or ``COMMANDS``, if several share an answer). A handler gets a
-``Call`` and answers it once: ``reply``, ``fail`` or ``done``. A Refusal or a StorageError that leaves the handler becomes an
-ERROR with the request's id; a ProtocolError closes the connection.
+Each module of ``broker.pulsar.handlers`` defines ``Command`` values. A handler gets a ``Call`` and answers it once: ``reply``,
+``fail`` or ``done``. A Refusal or a StorageError that leaves the handler becomes an ERROR with the request's id; a ProtocolError
+closes the connection.
 
 Tests: tests/pulsar/test_service.py.
 """
@@ -28,7 +28,7 @@ __all__ = ["Call", "Command", "PulsarRequest", "Type", "error_command"]
 
 
 class Call:
-    """One command, and its only answer. The answer may come later, and from any thread."""
+    """A command, and its single answer, which may come later and from any thread."""
 
     __slots__ = ("_answered", "_outbox", "_request", "body", "context", "state")
 
@@ -65,7 +65,7 @@ class Call:
         return self._request.received_at
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Answer with these bytes, which are whole frames."""
+        """Answer with these bytes, which form whole frames."""
         self._once()
         self._outbox.send(self._request, parts)
 
@@ -92,15 +92,15 @@ class Call:
         self._outbox.no_op(self._request)
 
     def close(self) -> None:
-        """Close the connection after what has been queued for it."""
+        """Close the connection after its queued bytes have been sent."""
         self._once()
         self._outbox.close(self._request)
 
     def hold(self, now: float, seconds: float) -> None:
-        """Take nothing more from the connection for so long: of several holds the first counts. Any thread."""
+        """Read nothing from the connection for ``seconds``. Of several holds the first counts. Any thread."""
         if seconds:
             until = now + seconds
-            self.state.heard_at = until  # it cannot be heard before
+            self.state.heard_at = until  # nothing is read from it before
             begin = partial(self.context.throttling.begin, self.connection, self._outbox, until)
             self._outbox.call(self.connection, begin)
 
@@ -119,11 +119,11 @@ def error_command(request_id: int, error: Refusal | StorageError) -> CommandErro
 
 @attrs.frozen
 class Command:
-    """One command and its handler.
+    """A command and its handler.
 
-    ``handle(call)`` runs on the connection's processor if ``inline`` is true or, where it is a function of the context and the
-    request, returns true for this one; it must not block then. Otherwise it runs on a handler thread, through ``lane`` (see
-    ``broker.network.work``) if there is one. ``on_error`` answers a Refusal or StorageError; by default with ERROR.
+    ``handle(call)`` runs on the connection's processor if ``inline`` is true, or is a function that returns true for the context
+    and the request; it must not block then. Otherwise it runs on a handler thread, through ``lane`` (see ``broker.network.work``)
+    if that is set. ``on_error`` answers a Refusal or StorageError; by default with ERROR.
     """
 
     type: int

@@ -1,4 +1,4 @@
-"""The service's state of one connection: the client's properties, and its producers and consumers.
+"""The service's state of a connection: the client's properties, and its producers and consumers.
 
 The commands of a connection are handled one after the other, on its processor or on a handler. Other threads fence producers,
 close consumers and end the connection; ``lock`` guards the two tables and ``closed``.
@@ -19,12 +19,12 @@ from broker.runtime.threads import Lock
 from broker.runtime.timers import TimerHandle
 from protocol.errors import ProtocolError
 
-# Producers and consumers of one connection. The C++ client's suite has some hundred; each takes about 2 KB.
+# Producers and consumers of a connection. The C++ client's suite has some hundred; each takes about 2 KB.
 _MOST_ATTACHED = 20_000
-# SENDs without a receipt. A client may have more than that under way (they are in its and in the system's buffers), but while
-# the disk hangs the broker takes no more of them.
+# SENDs without a receipt. A client may have more under way, in its and in the system's buffers, but the broker takes no more of
+# them while the disk hangs.
 _MOST_OWED = 4000
-# Producers that have been closed on this side. SENDs that their clients sent before they knew are ignored.
+# Remembered producers that the broker has closed. SENDs that their clients sent before they knew are ignored.
 _MOST_REMEMBERED = 1000
 
 
@@ -38,7 +38,7 @@ class AttachedConsumer(Protocol):
         """The same, for a consumer among many: the work is done on another thread."""
 
     def writable(self) -> None:
-        """The connection takes more again. On its processor."""
+        """The connection takes more bytes again. On its processor."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -56,12 +56,12 @@ class PulsarConnection:
     producers: dict[int, Producer] = attrs.Factory(dict)
     consumers: dict[int, AttachedConsumer] = attrs.Factory(dict)
     closed: bool = False
-    # SENDs that have no answer yet, and the command that is answered when they are fewer.
+    # SENDs without an answer, and the command that is answered when there are fewer of them.
     owed: int = 0
     parked: Callable[[], None] | None = None
     # How long (s) the connection is not read, because a topic to which it has just sent is above its publish rate.
     publish_wait_s: float = 0.0
-    # Of the client's proof of who it is: how many there were, and what happens when the present one ends.
+    # The number of the client's present proof of its identity, counted from 1, and the timer for the proof's end.
     proof: int = 0
     expiry: TimerHandle | None = None
     heard_at: float = 0.0  # when the last command came: Clock.monotonic() s
@@ -70,8 +70,7 @@ class PulsarConnection:
 
     @property
     def is_cpp(self) -> bool:
-        """A client of the C++ core (also Python's and Node.js's): it closes the connection at a command that it does not
-        know."""
+        """A client of the C++ core (also Python's and Node.js's), which closes the connection at an unknown command."""
         return self.client_version.startswith("Pulsar-CPP")
 
     def push(self, *parts: Part) -> None:
@@ -87,7 +86,7 @@ class PulsarConnection:
             self.producers[producer.id] = producer
 
     def remove_producer(self, producer: Producer) -> None:
-        """Unknown: nothing."""
+        """An unknown producer is ignored."""
         with self.lock:
             if self.producers.get(producer.id) is producer:
                 del self.producers[producer.id]
@@ -96,20 +95,20 @@ class PulsarConnection:
                     self._closed_producers.popitem(last=False)
 
     def check_was_producer(self, producer_id: int) -> None:
-        """Raises ProtocolError unless there was a producer of this number, a short time ago or now."""
+        """Raises ProtocolError unless there is a producer with this number, or was a short time ago."""
         if producer_id not in self._closed_producers:
             producer = self.producers.get(producer_id)
             if producer is None or not producer.ready:
                 raise ProtocolError(f"a SEND of producer {producer_id}, which is not open")
 
-    # -- SENDs that are not answered yet ----------------------------------------------------------------------------------
+    # -- unanswered SENDs -------------------------------------------------------------------------------------------------
 
     def owe(self, count: int) -> None:
         with self.lock:
             self.owed += count
 
     def park(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when so few SENDs are without an answer that the client may send more: at once, as a rule."""
+        """Call ``done`` when the client may send more, because few SENDs are unanswered: usually at once."""
         with self.lock:
             if self.owed > _MOST_OWED:
                 self.parked = done
@@ -117,7 +116,7 @@ class PulsarConnection:
         done()
 
     def paid(self, count: int) -> None:
-        """So many have been answered. Any thread."""
+        """``count`` SENDs have been answered. Any thread."""
         with self.lock:
             self.owed -= count
             if self.parked is None or self.owed > _MOST_OWED // 2:
@@ -132,13 +131,13 @@ class PulsarConnection:
             self.consumers[consumer_id] = consumer
 
     def remove_consumer(self, consumer_id: int, consumer: AttachedConsumer) -> None:
-        """Unknown: nothing."""
+        """An unknown consumer is ignored."""
         with self.lock:
             if self.consumers.get(consumer_id) is consumer:
                 del self.consumers[consumer_id]
 
     def close(self) -> tuple[list[Producer], list[AttachedConsumer]]:
-        """The connection is closed: nothing can be added any more. Returns its producers and consumers."""
+        """The connection is closed, and nothing can be added any more. Returns its producers and consumers."""
         with self.lock:
             self.closed = True
             producers, consumers = list(self.producers.values()), list(self.consumers.values())

@@ -21,20 +21,20 @@ P = ParamSpec("P")
 
 
 def find_consumer(call: Call, consumer_id: int) -> ConnectedConsumer | None:
-    """The connection's consumer of this number."""
+    """The connection's consumer with this number."""
     connected = call.state.consumers.get(consumer_id)
     assert connected is None or isinstance(connected, ConnectedConsumer)
     return connected
 
 
 def find_entitled(call: Call, consumer_id: int) -> ConnectedConsumer | None:
-    """The same, if it may still consume. Otherwise it is closed: its client subscribes again, which is refused."""
+    """The same, if it may still consume. Otherwise it is closed; when its client subscribes again, that is refused."""
     connected = find_consumer(call, consumer_id)
     return None if connected is None or not _keep(call.context, connected) else connected
 
 
 def consumer_of(call: Call) -> ConnectedConsumer:
-    """The consumer that the command names. Raises ConsumerNotFound, and AuthorizationError if it may not consume any more."""
+    """The consumer that the command names. Raises ConsumerNotFound, and AuthorizationError if it may no longer consume."""
     connected = find_consumer(call, call.body.consumer_id)
     if connected is None:
         raise ConsumerNotFound(f"Consumer {call.body.consumer_id} not found")
@@ -44,7 +44,7 @@ def consumer_of(call: Call) -> ConnectedConsumer:
 
 
 def close_unentitled(context: PulsarContext) -> None:
-    """Close the consumers that may not consume any more: rights have changed. A few microseconds for each consumer."""
+    """Rights have changed: close the consumers that may no longer consume. Takes a few microseconds for each consumer."""
     if context.authorizer is None:
         return
     subscriptions: list[object] = []
@@ -70,7 +70,7 @@ def _keep(context: PulsarContext, connected: ConnectedConsumer) -> bool:
 
 
 def subscription_of(connected: ConnectedConsumer) -> Subscription:
-    """Raises NotAllowed where messages are not kept."""
+    """Raises NotAllowed for non-persistent topics."""
     subscription = connected.subscription
     if not isinstance(subscription, Subscription):
         raise NotAllowed("Unsupported operation on non-persistent topic")

@@ -43,7 +43,7 @@ log = get_logger("pulsar")
 
 @attrs.define(eq=False)
 class PulsarContext:
-    """One for all handlers, made by the assembly. Any thread may use it: each of the objects in it guards itself."""
+    """Shared by all handlers, made by the assembly. Any thread may use it: each of its objects guards itself."""
 
     config: BrokerConfig
     live: LiveConfig
@@ -74,9 +74,9 @@ class PulsarContext:
     authentications: dict[str, Authentication]  # by the listener's name
     authorizer: Authorizer | None = None  # None: every client may do everything
     listeners: dict[str, Listener] = attrs.Factory(dict)  # by name
-    # What clients are told to connect to, by the listener's name.
+    # The addresses to which clients are told to connect, by the listener's name.
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
-    # Clock.monotonic() s until which appends go to the handler pool, because one was slow.
+    # Clock.monotonic() s until which appends go to the handler pool, because an append was slow.
     appends_slow_until: float = 0.0
     # The broker is about to stop: no request may begin to wait any more.
     stopping: bool = False
@@ -87,11 +87,11 @@ class PulsarContext:
         self._faults.report(event, topic, partition, error, self.clock.monotonic())
 
     def exists(self, name: TopicName) -> bool:
-        """Whether there is such a topic, of either domain, which is not partitioned, or such a partition."""
+        """Whether an unpartitioned topic or a partition with this name exists, in either domain."""
         return self.topics.place(name) is not None if name.persistent else self.nonpersistent.exists(name)
 
     def kafka_name(self, name: TopicName) -> str:
-        """The name by which rights are asked for what ``name`` opens."""
+        """The name in Kafka by which rights on the topic ``name`` are checked."""
         return (self.topics if name.persistent else self.nonpersistent).kafka_name(name)
 
     def new_producer_name(self) -> str:

@@ -1,4 +1,4 @@
-"""An entry: the stored part of one SEND, with one message or a batch of them, as it goes to consumers.
+"""An entry: the stored part of a SEND, with a message or a batch of messages, as it goes to consumers.
 
 ``Entry`` values are made from SENDs and from the record batches of the log. An entry is made once, when it is appended or read,
 is shared by all subscriptions, and never changes. Any thread.
@@ -29,7 +29,7 @@ from protocol.translation.to_pulsar import to_pulsar
 
 
 class Chunk(NamedTuple):
-    """The place of an entry in a message that its producer has cut into several."""
+    """The place of an entry in a message that its producer has cut into several chunks."""
 
     uuid: bytes
     number: int  # from 0
@@ -38,23 +38,23 @@ class Chunk(NamedTuple):
 
 @attrs.define(eq=False)  # not frozen: that costs 0.4 us for each message
 class Entry:
-    """It covers the log's offsets from ``offset`` to ``offset + messages - 1``; ``offset`` is its entry id."""
+    """Covers the log's offsets from ``offset`` to ``offset + messages - 1``; ``offset`` is its entry id."""
 
     offset: int
     messages: int
     size: int  # bytes of ``data``
-    data: Buffer | FileRegion  # what a MESSAGE carries after its command: from the magic number 0x0e01 to the payload
-    # The key that orders, its hash, or None: it is found in ``data``. In Python that takes microseconds, and only Key_Shared
-    # asks for it.
+    data: Buffer | FileRegion  # the part of a MESSAGE after its command: from the magic number 0x0e01 to the payload
+    # The ordering key, its hash, or None: then it is read from ``data`` when asked for, because that takes microseconds and only
+    # Key_Shared needs it.
     _sticky: bytes | int | None = attrs.field(default=0, alias="sticky_hash")
     deliver_at_ms: int = 0  # 0: at once
     chunk: Chunk | None = None
     marker: bool = False  # of the server, not for consumers
-    batched: bool = False  # a batch, if only of one message: the ids of its messages then have an index
+    batched: bool = False  # a batch, perhaps of a single message: the ids of its messages have an index
 
     @property
     def sticky_hash(self) -> int:
-        """Murmur3 of the key that orders, & 0x7fffffff."""
+        """Murmur3 of the ordering key, & 0x7fffffff."""
         sticky = self._sticky
         if isinstance(sticky, int):
             return sticky
@@ -62,7 +62,7 @@ class Entry:
             assert not isinstance(self.data, FileRegion)
             stored = read_stored_part(self.data)
             sticky = sticky_key(read_stored_metadata(self.data[stored.metadata : stored.payload]))
-        self._sticky = hashed = key_hash(sticky)  # whoever else does so sets the same
+        self._sticky = hashed = key_hash(sticky)  # another thread would set the same value
         return hashed
 
     @property
@@ -71,7 +71,7 @@ class Entry:
         return self.offset + self.messages - 1
 
 
-# Records of a batch that is translated beside others: each takes some 500 bytes meanwhile.
+# Small batches with at most this many records are translated concurrently: a record takes some 500 bytes meanwhile.
 _FEW_RECORDS = 10_000
 
 
@@ -95,7 +95,7 @@ def from_metadata(offset: int, messages: int, data: Buffer | FileRegion, size: i
 
 
 def from_batch(batch: memoryview, header: BatchHeader) -> Entry:
-    """The entry in a record batch. Raises ProtocolError if there is none."""
+    """The entry in a record batch. Raises ProtocolError if the batch has no entry."""
     position, size = entry_value(batch, 0, header)
     data = batch[position : position + size]
     stored = read_stored_part(data)
@@ -104,7 +104,7 @@ def from_batch(batch: memoryview, header: BatchHeader) -> Entry:
 
 
 def from_prefix(prefix: memoryview, header: BatchHeader, place: FileRegion) -> Entry:
-    """As ``from_batch``, of a batch that stays in the file; ``prefix`` is its beginning, of at least ``prefix_size`` bytes."""
+    """Like ``from_batch``, for a batch that stays in the file; ``prefix``: its first bytes, at least ``prefix_size`` of them."""
     position, size = entry_value(prefix, 0, header)
     stored = read_stored_part(prefix[position:], 0, size)
     metadata = read_stored_metadata(prefix[position + stored.metadata : position + stored.payload])
@@ -113,13 +113,13 @@ def from_prefix(prefix: memoryview, header: BatchHeader, place: FileRegion) -> E
 
 
 def from_kafka(batch: memoryview, header: BatchHeader, large: Lock, *, by_key: bool = False) -> list[Entry]:
-    """The entries that a batch of a Kafka producer becomes. ``large`` is held while one is read that is large inside. With
-    ``by_key``, each of them has one key. Raises ProtocolError for a batch that cannot be read, or is too large to be."""
+    """Translate a batch of a Kafka producer to entries. ``large`` is held while a batch with large contents is read. ``by_key``:
+    each entry has messages of a single key. Raises ProtocolError if the batch cannot be read or is too large."""
     if len(batch) <= SMALL_BYTES and header.record_count <= _FEW_RECORDS:
         try:
             return _translated(batch, header, by_key, SMALL_BYTES)
         except ProtocolError:
-            pass  # it may only be large inside: what a codec could yield says little, so it is tried
+            pass  # its contents may be large; their size is unknown until they are decompressed, so this is tried first
     with large:
         return _translated(batch, header, by_key, MAX_PAYLOAD_SIZE)
 
@@ -134,6 +134,6 @@ def _translated(batch: memoryview, header: BatchHeader, by_key: bool, max_size: 
 
 
 def prefix_size(prefix: memoryview, header: BatchHeader) -> int:
-    """How many bytes of the batch ``from_prefix`` needs. Raises ProtocolError."""
+    """The number of bytes of the batch that ``from_prefix`` needs. Raises ProtocolError."""
     position, size = entry_value(prefix, 0, header)
     return position + read_stored_part(prefix[position:], 0, size).payload

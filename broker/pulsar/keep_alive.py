@@ -1,7 +1,7 @@
 """Keep-alive: a client that is silent for an interval gets a PING, and is disconnected if it stays silent for another.
 
-So a connection whose client has lost its network does not hold its producers and consumers for ever, and a firewall does not
-cut off a connection for being quiet. One timer looks at all connections.
+So the producers and consumers of a client that has lost its network do not stay for ever, and firewalls do not cut off quiet
+connections. A single timer checks all connections.
 
 Any thread.
 
@@ -21,12 +21,12 @@ log = get_logger("pulsar")
 
 class KeepAlive:
     def __init__(self, clock: Clock, timer: Timer, interval_s: float) -> None:
-        """``interval_s``: how long a client may be silent before it gets a PING, and how long after it. 0: for ever."""
+        """``interval_s``: how long a client may be silent before it gets a PING, and again after it. 0: no limit."""
         self._clock = clock
         self._timer = timer
         self._interval_s = interval_s
-        # When the last PING left (Clock.monotonic() s), in the order in which the clients connected: what a sweep does must not
-        # depend on addresses.
+        # The time of the last PING (Clock.monotonic() s), in the order in which the clients connected: the order of a sweep must
+        # not depend on addresses.
         self._connections: dict[PulsarConnection, float] = {}
         self._lock = Lock()
         self._sweeping = False
@@ -57,7 +57,7 @@ class KeepAlive:
         with self._lock:
             connections = list(self._connections.items())
             self._sweeping = bool(connections)
-        if connections:  # first, so that it goes on whatever fails for a connection
+        if connections:  # first, so that the sweeps continue even if a connection fails
             self._again()
         for state, pinged_at in connections:
             # A connection whose SENDs wait for the disk is not read.

@@ -24,13 +24,13 @@ from protocol.pulsar.pulsar_pb2 import AuthData, CommandAuthChallenge, CommandEr
 
 log = get_logger("pulsar")
 
-# What Pulsar's brokers send to ask for a new proof.
+# The challenge by which Pulsar's brokers ask for a new proof.
 _REFRESH = b"PulsarAuthRefresh"
-# How long (s) before the end of a proof a new one is asked for, at most; and the share of the time that it is valid for.
+# A new proof is requested so long (s) before the end of the present proof, but at most this share of its validity before.
 _ASK_BEFORE_S = 30.0
 _ASK_SHARE = 0.25
 _USER_MAX = 100
-# Answers to failed logins that wait at a time. Beyond that a connection is closed at once.
+# Delayed answers to failed logins. Beyond this number connections are closed at once.
 _waiting = Allowance(1000)
 _failures = EventLimit()
 
@@ -66,13 +66,13 @@ def _refuse_later(call: Call) -> None:
 
 
 def _refuse(call: Call) -> None:
-    """As Pulsar's broker does: an ERROR that answers no request, and the end."""
+    """As in Pulsar's broker: send an ERROR that answers no request, and close the connection."""
     error = CommandError(request_id=UNASKED, error=ServerError.AuthenticationError, message="Unable to authenticate")
     call.reply_and_close(Type.ERROR, error)
 
 
 def succeed(context: PulsarContext, state: PulsarConnection, method: str, identity: Identity) -> None:
-    """The client is known now, or known again."""
+    """The client has proved its identity, for the first time or again."""
     connection = state.connection
     connection.principal = identity.principal
     listener = connection.peer.listener
@@ -114,7 +114,7 @@ def _ask(context: PulsarContext, state: PulsarConnection, method: str, proof: in
 
 
 def _expire(context: PulsarContext, state: PulsarConnection, proof: int) -> None:
-    """On the timer's thread: there is no new one."""
+    """On the timer's thread: the proof has expired without a new one."""
     if state.proof != proof or state.closed:
         return
     context.login_counters.count(state.connection.peer.listener, "token", LoginResult.EXPIRED)

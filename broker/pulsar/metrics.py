@@ -1,9 +1,9 @@
 """The metrics of the Pulsar service, by the names that Pulsar's brokers use.
 
-All of them are computed when metrics are read, by a walk over the topics in use. It holds a topic's lock for a copy of its
+All of them are computed when metrics are read, by a walk over the topics in use. It holds a topic's lock while it copies its
 producers and subscriptions, and a subscription's lock for about a microsecond per consumer. There is at most one walk every few
-seconds, and it pauses now and then. Rates are the growth between two walks. The busiest topics and subscriptions have their own
-series, and the rest is summed.
+seconds, and it pauses now and then. Rates are the growth between two walks. The busiest topics, and the subscriptions with the
+largest backlogs, have their own series; the rest is summed.
 
 The label ``topic`` is the whole name, as in Pulsar: ``persistent://tenant/namespace/topic``.
 
@@ -32,13 +32,13 @@ from broker.runtime.threads import Event
 
 _TOPICS_MAX = 200
 _SUBSCRIPTIONS_MAX = 1_000
-# Subscriptions that one walk looks at; further subscriptions are not counted.
+# Subscriptions that a walk reads; further subscriptions are not counted.
 _LOOKED_MAX = 20_000
-# How old (s) the figures may be.
+# The maximum age (s) of the figures.
 _AGE_S = 5.0
-# A rate is measured over at least so long (s).
+# The shortest time (s) over which a rate is measured.
 _RATE_LEAST_S = 1.0
-# Topics or subscriptions between two pauses, some 0.2 ms, and how long (s) a pause is.
+# Topics or subscriptions between two pauses, some 0.2 ms, and the length (s) of a pause.
 _PIECE = 20
 _PAUSE_S = 0.0005
 
@@ -80,8 +80,8 @@ _OF_SUBSCRIPTION: Mapping[Metric, Callable[[SubscriptionFigures], float]] = {
     names.PULSAR_SUBSCRIPTION_BACK_LOG: lambda each: each.backlog,
     names.PULSAR_SUBSCRIPTION_UNACKED: lambda each: each.unacked,
     names.PULSAR_SUBSCRIPTION_CONSUMERS: lambda each: len(each.consumers),
-    names.PULSAR_SUBSCRIPTION_PERMITS: lambda each: sum(max(0, one.permits) for one in each.consumers),
-    names.PULSAR_SUBSCRIPTION_BLOCKED: lambda each: any(one.blocked for one in each.consumers),
+    names.PULSAR_SUBSCRIPTION_PERMITS: lambda each: sum(max(0, consumer.permits) for consumer in each.consumers),
+    names.PULSAR_SUBSCRIPTION_BLOCKED: lambda each: any(consumer.blocked for consumer in each.consumers),
 }
 
 Values = Mapping[Metric, Mapping[Labels, float]]
@@ -91,8 +91,8 @@ Counts = tuple[float, ...]
 
 
 class _Growth:
-    """How fast counters of many things grow, from one walk to the next. What is seen for the first time has no rate yet: it may
-    have been counted long before."""
+    """The growth of counters between walks. A counter that is seen for the first time has no rate yet, because it may have been
+    counting for a long time."""
 
     def __init__(self) -> None:
         self._rates: dict[Labels, Counts] = {}
@@ -100,7 +100,7 @@ class _Growth:
         self._measured_at = -inf
 
     def of(self, counts: Mapping[Labels, Counts], now: float) -> Mapping[Labels, Counts]:
-        """Per second. Of two walks that follow each other at once, the second has the rates of the first."""
+        """Rates per second. Shortly after a walk, its rates are returned again."""
         elapsed_s = now - self._measured_at
         if elapsed_s >= _RATE_LEAST_S:
             self._rates = {
@@ -144,33 +144,33 @@ class PulsarMetrics:
                 _pause()
             name = str(topic.name)
             with topic.lock:
-                found = topics[name] = _Topic(producers=len(topic.producers))
+                counts = topics[name] = _Topic(producers=len(topic.producers))
                 attached: list[AttachedSubscription | PassingSubscription] = [*topic.subscriptions.values()]
             if isinstance(topic, Topic):
                 state = topic.log.state
-                found.messages_in = state.log_end_offset - state.first_offset
-                found.bytes_in = state.appended_bytes
-                found.size = topic.log.size_bytes()
+                counts.messages_in = state.log_end_offset - state.first_offset
+                counts.bytes_in = state.appended_bytes
+                counts.size = topic.log.size_bytes()
             else:
-                found.messages_in, found.bytes_in = topic.messages_in, topic.bytes_in
-            found.subscriptions = len(attached)
-            for one in attached:
-                found.consumers += one.consumer_count
-                if isinstance(one, NonPersistentSubscription):
-                    found.messages_out += one.messages_out
-                    found.bytes_out += one.bytes_out
-                if not isinstance(one, Subscription) or len(subscriptions) >= _LOOKED_MAX:
+                counts.messages_in, counts.bytes_in = topic.messages_in, topic.bytes_in
+            counts.subscriptions = len(attached)
+            for subscription in attached:
+                counts.consumers += subscription.consumer_count
+                if isinstance(subscription, NonPersistentSubscription):
+                    counts.messages_out += subscription.messages_out
+                    counts.bytes_out += subscription.bytes_out
+                if not isinstance(subscription, Subscription) or len(subscriptions) >= _LOOKED_MAX:
                     continue
                 if not len(subscriptions) % _PIECE:
                     _pause()
-                seen = figures(one)
-                messages = one.messages_out_before + sum(each.messages_out for each in seen.consumers)
-                size = one.bytes_out_before + sum(each.bytes_out for each in seen.consumers)
+                seen = figures(subscription)
+                messages = subscription.messages_out_before + sum(each.messages_out for each in seen.consumers)
+                size = subscription.bytes_out_before + sum(each.bytes_out for each in seen.consumers)
                 subscriptions.append(((name, seen.name), seen))
                 sent[name, seen.name] = messages, size
-                found.messages_out += messages
-                found.bytes_out += size
-                found.backlog += seen.backlog
+                counts.messages_out += messages
+                counts.bytes_out += size
+                counts.backlog += seen.backlog
         activity = {name: each.bytes_in + each.bytes_out for name, each in topics.items()}
         now = self._context.clock.monotonic()
         chosen = self._chosen.choose(activity, now)
@@ -187,7 +187,7 @@ class PulsarMetrics:
         rates = self._growth.of(counted, now)
         for metric, number in _RATES.items():
             values[metric] = _labelled(summed({name: rates[name,][number] for name in topics}, chosen))
-        # Those that are furthest behind.
+        # The subscriptions with the largest backlogs come first.
         subscriptions.sort(key=lambda each: -each[1].backlog)
         for metric, read in _OF_SUBSCRIPTION.items():
             values[metric] = _first({labels: float(read(seen)) for labels, seen in subscriptions})
@@ -198,7 +198,7 @@ class PulsarMetrics:
 
 
 def _first(values: Mapping[Labels, float]) -> Mapping[Labels, float]:
-    """The first values, and the rest as a sum."""
+    """The first values, and the sum of the rest."""
     if len(values) <= _SUBSCRIPTIONS_MAX:
         return values
     shown = dict(islice(values.items(), _SUBSCRIPTIONS_MAX))

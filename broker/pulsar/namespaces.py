@@ -1,11 +1,11 @@
 """The tenants and namespaces that exist.
 
-A namespace of ``pulsar_namespaces`` always exists, and its tenant with it; all others are created by admin calls. Those are
-documents of the catalogue, of kind "pulsar-tenant" by name and "pulsar-namespace" by ``tenant/namespace``. The policies of a
-namespace are kept elsewhere (``policies/store.py``).
+A namespace of ``pulsar_namespaces`` always exists, and its tenant with it; all others are created by admin calls and are
+documents of the catalogue, of kind "pulsar-tenant" by name and "pulsar-namespace" by ``tenant/namespace``. The policies of
+namespaces are in ``policies/store.py``.
 
-Any thread. Questions take no lock. Changes may block, and are in force when they are durable; ``_lock`` is held meanwhile, so
-that they are written in their order.
+Any thread. Reading takes no lock. Changes may block, and take effect when they are durable; ``_lock`` is held meanwhile, so that
+they are written in order.
 
 Tests: tests/pulsar/test_namespaces.py.
 """
@@ -32,7 +32,7 @@ Json = Mapping[str, Any]
 
 
 class AlreadyExists(Refusal):
-    """There is a tenant or a namespace of this name."""
+    """A tenant or namespace with this name exists."""
 
 
 class Namespaces:
@@ -42,8 +42,8 @@ class Namespaces:
         self._always = frozenset(always)
         self._tenants: dict[str, Json] = {name.partition("/")[0]: {} for name in self._always}
         self._namespaces: dict[str, Json] = {name: {} for name in sorted(self._always)}
-        self._administrators: dict[str, frozenset[str]] = {}  # by tenant, where there are any
-        # Called after they have changed, without the lock, so that the rights of connected clients are checked again.
+        self._administrators: dict[str, frozenset[str]] = {}  # by tenant, if it has any
+        # Called after administrators have changed, without the lock, to check the rights of connected clients again.
         self.on_roles_changed: list[Callable[[], None]] = []
         self._lock = Lock()
 
@@ -72,7 +72,7 @@ class Namespaces:
         return self._tenants.get(name)
 
     def administers(self, user: str, tenant: str) -> bool:
-        """Whether the user is one of the tenant's ``adminRoles``."""
+        """Whether the user is among the tenant's ``adminRoles``."""
         return bool(self._administrators) and user in self._administrators.get(tenant, ())
 
     def namespaces(self, tenant: str) -> list[str]:
@@ -81,7 +81,8 @@ class Namespaces:
     # -- changes: may block, raise StorageError -----------------------------------------------------------------------
 
     def put_tenant(self, name: str, info: Json, *, new: bool) -> None:
-        """``new``: it must not exist; otherwise it must. Raises AlreadyExists, TopicNotFound, TooManyRequests, NotAllowed."""
+        """``new``: the tenant must not exist; otherwise it must. Raises AlreadyExists, TopicNotFound, TooManyRequests,
+        NotAllowed."""
         with self._lock:
             if new and name in self._tenants:
                 raise AlreadyExists(f"Tenant {name} already exists")
@@ -106,7 +107,7 @@ class Namespaces:
             self._administrators.pop(name, None)
 
     def create(self, namespace: str, prepare: Callable[[], None] = lambda: None) -> None:
-        """``prepare`` is called before the namespace is there, and may raise StorageError: then it is not made.
+        """``prepare`` is called before the namespace exists. If it raises StorageError, the namespace is not made.
 
         Raises AlreadyExists, TopicNotFound for an unknown tenant, TooManyRequests, NotAllowed.
         """
@@ -123,7 +124,7 @@ class Namespaces:
             self._namespaces[namespace] = {}
 
     def delete(self, namespace: str) -> None:
-        """Its topics have gone before. Raises TopicNotFound, NotAllowed."""
+        """The caller has deleted its topics. Raises TopicNotFound, NotAllowed."""
         with self._lock:
             self.require(namespace)
             if namespace in self._always:

@@ -14,7 +14,7 @@ from protocol.pulsar.pulsar_pb2 import ServerError
 
 
 class AuthenticationError(Refusal):
-    """The client has not proved who it is."""
+    """The client has not proved its identity."""
 
 
 class AuthorizationError(Refusal):
@@ -22,7 +22,7 @@ class AuthorizationError(Refusal):
 
 
 class TopicNotFound(Refusal):
-    """There is no such topic, and it is not created on demand; or its tenant or namespace does not exist."""
+    """The topic does not exist and is not created on demand, or its tenant or namespace does not exist."""
 
 
 class InvalidTopicName(Refusal):
@@ -30,19 +30,19 @@ class InvalidTopicName(Refusal):
 
 
 class TopicTerminated(Refusal):
-    """Nothing more is written to this topic."""
+    """The topic is terminated and takes no more messages."""
 
 
 class SubscriptionNotFound(Refusal):
-    """There is no such subscription."""
+    """The subscription does not exist."""
 
 
 class ConsumerNotFound(Refusal):
-    """There is no such consumer on this connection."""
+    """The consumer does not exist on this connection."""
 
 
 class ConsumerBusy(Refusal):
-    """The subscription's use excludes this consumer."""
+    """The subscription's present use, or a limit, excludes this consumer."""
 
 
 class ConsumerAssignError(Refusal):
@@ -50,7 +50,7 @@ class ConsumerAssignError(Refusal):
 
 
 class ProducerBusy(Refusal):
-    """The name of the producer is in use, the topic has as many producers as it may have, or one of them is exclusive."""
+    """The producer's name is in use, the topic has its maximum of producers, or a producer of the topic is exclusive."""
 
 
 class ProducerFenced(Refusal):
@@ -58,7 +58,7 @@ class ProducerFenced(Refusal):
 
 
 class ProducerBlocked(Refusal):
-    """The backlog of the topic is over its quota; the client keeps what it has and tries again."""
+    """The backlog of the topic is over its quota; the client keeps its messages and tries again."""
 
 
 class ProducerBlockedForGood(Refusal):
@@ -70,15 +70,15 @@ class IncompatibleSchema(Refusal):
 
 
 class NotAllowed(Refusal):
-    """The request contradicts the state of the topic or of the subscription, or asks for what this broker does not have."""
+    """The request contradicts the state of the topic or subscription, or asks for a feature that this broker lacks."""
 
 
 class NamespaceFull(NotAllowed):
-    """The namespace has as many topics as it may have."""
+    """The namespace has its maximum number of topics."""
 
 
 class TooManyRequests(Refusal):
-    """The connection or the broker has as many of these as it may have."""
+    """The connection or the broker has reached a maximum number."""
 
 
 class ServiceNotReady(Refusal):
@@ -90,7 +90,7 @@ class ChecksumMismatch(Refusal):
 
 
 class MetadataInvalid(Refusal):
-    """The command lacks something, or has a value that it cannot have."""
+    """The command lacks a field, or has an invalid value."""
 
 
 _CODES: Final[Mapping[type[Refusal], int]] = {
@@ -114,7 +114,7 @@ _CODES: Final[Mapping[type[Refusal], int]] = {
     ChecksumMismatch: ServerError.ChecksumError,
     MetadataInvalid: ServerError.MetadataError,
     storage.LogEnded: ServerError.TopicTerminatedError,
-    # A topic that is deleted while it is used: its clients look it up again.
+    # For a topic that is deleted while in use: its clients look it up again.
     storage.UnknownTopic: ServerError.TopicNotFound,
     storage.TopicExists: ServerError.NotAllowedError,
     storage.InvalidTopicName: ServerError.InvalidTopicName,

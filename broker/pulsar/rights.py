@@ -1,4 +1,4 @@
-"""The rights that clients of the Pulsar service need, on the names that its topics have in Kafka.
+"""The rights that clients of the Pulsar service need, by the names of its topics in Kafka.
 
 | to | a client needs |
 |---|---|
@@ -8,19 +8,19 @@
 | have a topic created | CREATE on the CLUSTER or on the TOPIC |
 | see a topic in the list of its namespace | DESCRIBE on the TOPIC |
 
-A subscription has a second name for this question, which begins with its topic's name in the long form and a slash
-(``subscription_name``). So the permission to consume from a topic or a namespace opens the subscriptions there, and neither those
-of other topics nor the groups of Kafka's clients. A topic of ``public/default`` has a second name, too, in the long form
-(``topic_names.py``), so that ACLs for the prefix ``pulsar.public.default.`` are permissions of that namespace. Both count for
-Pulsar's clients only. An ACL that denies counts by either name.
+For these checks a subscription has a second name, which begins with its topic's name in the long form and a slash
+(``subscription_name``). So the permission to consume from a topic or a namespace includes the subscriptions there, but neither
+those of other topics nor the groups of Kafka's clients. A topic of ``public/default`` has a second name, too, in the long form
+(``topic_names.py``), so that ACLs for the prefix ``pulsar.public.default.`` are permissions of that namespace. Second names count
+for Pulsar's clients only. An ACL that denies applies by either name.
 
 Administrators of a tenant (its ``adminRoles``) may do everything with its namespaces, topics and subscriptions, by Pulsar's
 protocol and its admin API, unless an ACL denies it.
 
-The rights to consume are asked for again with the commands of a consumer, and for all consumers when ACLs or the administrators
+The rights to consume are checked again with the commands of a consumer, and for all consumers when ACLs or the administrators
 of a tenant change (``consumer_calls.py``).
 
-Any thread. Without an authorizer a question costs one comparison.
+Any thread. Without an authorizer a check costs a comparison.
 
 Tests: tests/pulsar/test_rights.py.
 """
@@ -63,8 +63,8 @@ def allowed(
     granted: bool = False,
     audited: bool = True,
 ) -> bool:
-    """Whether the client may. A topic is checked by its name in Kafka, and a topic of ``public/default`` also by its long name:
-    permissions of that namespace are ACLs for their prefix. ``granted``: allowed unless an ACL denies it."""
+    """Whether the client has the right. A topic is checked by its name in Kafka, and a topic of ``public/default`` also by its
+    long name, because permissions of that namespace are ACLs for that prefix. ``granted``: allowed unless an ACL denies it."""
     alias, tenant = (long_name(name), tenant_of(name)) if resource_type is _TOPIC else (None, None)
     return _decide(
         context, principal, host, operation, resource_type, name, alias, tenant, granted=granted, audited=audited
@@ -83,8 +83,8 @@ def allowed_in(
 def may_subscribe(
     context: PulsarContext, principal: Principal, host: str, topic: str, subscription: str, *, granted: bool = False
 ) -> bool:
-    """Whether the client may use this subscription of a topic (by its name in Kafka) that it may read. A right on the
-    subscription's name suffices, or on the name that includes the topic's."""
+    """Whether the client may use this subscription. ``topic``: the name in Kafka of a topic that the client may read. A right on
+    the subscription's name suffices, or on the name that includes the topic's."""
     right, alias = (Operation.READ, ResourceType.GROUP), subscription_name(topic, subscription)
     return _decide(context, principal, host, *right, subscription, alias, tenant_of(topic), granted=granted)
 
@@ -123,12 +123,12 @@ def require_topic(context: PulsarContext, connection: Connection, operation: Ope
 
 
 def may_produce(context: PulsarContext, connection: Connection, topic: AnyTopic) -> bool:
-    """Asked for every SEND: rights can be taken away."""
+    """Checked for every SEND, because rights can be revoked."""
     return may(context, connection, _WRITE, _TOPIC, topic.kafka_name)
 
 
 def may_consume(context: PulsarContext, connection: Connection, topic: AnyTopic, subscription: str) -> bool:
-    """Asked for what a consumer does, and of all of them when rights change: they can be taken away."""
+    """Checked for a consumer's commands, and for all consumers when rights change, because rights can be revoked."""
     return context.authorizer is None or (
         may(context, connection, Operation.READ, _TOPIC, topic.kafka_name)
         and may_subscribe(context, connection.principal, connection.peer.host, topic.kafka_name, subscription)
@@ -144,7 +144,7 @@ def require_subscription(context: PulsarContext, connection: Connection, topic: 
 
 
 def require_creation(context: PulsarContext, connection: Connection, name: TopicName) -> None:
-    """Raises AuthorizationError where the topic does not exist and the client may not have it made."""
+    """Raises AuthorizationError if the topic does not exist and the client may not create it."""
     if context.authorizer is None or context.exists(name):
         return
     if may(context, connection, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, audited=False):

@@ -1,4 +1,4 @@
-"""Pulsar's protocol as a ``Service`` of the reactor: each command to its handler.
+"""Pulsar's protocol as a ``Service`` of the reactor, which passes each command to its handler.
 
 The commands of a connection are handled one after the other (``in_flight_max`` 1), on its processor or on a handler thread.
 Messages, receipts and unsolicited commands are pushed.
@@ -23,7 +23,8 @@ from protocol.errors import ProtocolError
 
 log = get_logger("pulsar")
 
-# Consumers of a closed connection that leave on the processor. Where thousands are in one subscription, each takes up to 5 ms.
+# Consumers of a closed connection that leave on the processor. In a subscription with thousands of consumers, each takes up to
+# 5 ms.
 _AT_ONCE = 16
 
 
@@ -80,7 +81,7 @@ class PulsarService:
                 else:
                     call.fail(error)
         except ProtocolError as error:
-            # The processor closes the connection for this only where it handles the request itself.
+            # On a ProtocolError the processor closes the connection only if it handles the request itself.
             unlogged = self._violations.take(request.received_at)
             if unlogged is not None:
                 log.info(
@@ -93,7 +94,7 @@ class PulsarService:
             outbox.close(request)
 
     def _handle_timed(self, command: Command, call: Call) -> None:
-        """What it takes counts for the client's request_percentage. The connection waits for a debt, not the answer."""
+        """The time taken counts for the client's request_percentage. A debt delays the connection, not the answer."""
         quotas, clock = self._context.quotas, self._context.clock
         began = clock.monotonic()
         try:

@@ -1,8 +1,8 @@
-"""One connection's frames. Pure; used by the connection's processor only.
+"""The frames of a connection. Pure; used by the connection's processor only.
 
 Small commands are parsed here. Large commands are parsed by the handler, because that takes up to 80 ms for the largest. SENDs,
 ACKs and FLOWs are only recognised: their bytes are read when they are handled, because the reactor may move them. SENDs that
-arrive together are taken as one frame, so that they become one append, one fsync and one push of receipts.
+arrive together are taken as a single frame, so that they share an append, an fsync and a push of receipts.
 
 Tests: tests/pulsar/test_session.py.
 """
@@ -21,16 +21,16 @@ from protocol.pulsar.pulsar_pb2 import BaseCommand
 _SEND = int(BaseCommand.Type.SEND)
 # Commands whose handlers read the frame.
 _RAW = frozenset({_SEND, int(BaseCommand.Type.ACK), int(BaseCommand.Type.FLOW)})
-# The longest frame of a client that has not connected yet: a CONNECT with a token takes a few KB.
+# The longest frame before CONNECTED: a CONNECT with a token takes a few KB.
 _BEFORE_CONNECT_BYTES = 64 * 1024
-# The type of a large command is in its first bytes, or nobody has looked for it.
+# The type of a large command that does not begin with its type: unknown until a handler parses it.
 _UNKNOWN = -1
-# How the command of a SEND begins: its type. Clients write the type first; all other SENDs are taken singly.
+# The first bytes of a SEND's command: its type. Clients write the type first; all other SENDs are taken singly.
 _AS_SEND = 0x0806
-_START = struct.Struct(">IIH")  # the sizes of the frame and of the command, and the first two bytes of that
+_START = struct.Struct(">IIH")  # the sizes of frame and command, and the first two bytes of the command
 # SENDs that are taken together: about 1 ms of work, as for a turn of the processor.
 _TOGETHER_MAX = 128
-# And no more bytes, if they are several: all of them may be metadata.
+# The limit of bytes of several SENDs, because all of them may be metadata.
 _TOGETHER_BYTES = 256 * 1024
 
 
@@ -45,7 +45,7 @@ class PulsarRequest(Request):
 
     @property
     def unparsed(self) -> bool:
-        """It is so large that the processor has left it to a handler to parse it."""
+        """The command is so large that the processor leaves parsing to a handler."""
         return self.body is None and self.type not in _RAW
 
     def parse(self) -> None:
@@ -59,17 +59,17 @@ class PulsarSession:
     in_flight_max = 1
 
     def __init__(self, max_message_bytes: int, deadline: float) -> None:
-        """``deadline``: until when (Clock.monotonic() s) the client must have connected, or the processor closes the
-        connection."""
+        """``deadline``: the time (Clock.monotonic() s) at which the processor closes the connection unless the client has
+        connected."""
         self.deadline = deadline
         self.client_words: Mapping[str, str] = {}  # the client's description of itself, for people. Any thread
         self._connected = False
         self._max_message_bytes = max_message_bytes
-        # The largest frame, as `frames.frame_size` has it.
+        # The largest frame, as in `frames.frame_size`.
         self._most = max_message_bytes + frames.FRAME_PADDING
 
     def connected(self) -> None:
-        """The client has been let in. On the thread that handles its only command."""
+        """The client has been accepted. On the thread that handles its CONNECT."""
         self._connected = True
         self.deadline = inf
 
@@ -92,7 +92,7 @@ class PulsarSession:
         return size
 
     def receive(self, frame: memoryview) -> Request:
-        # Of several frames the first is as long as it says, and all of them are SENDs.
+        # If these are several frames, all of them are SENDs, and the size in the first is that of the first only.
         if len(frame) >= 10 and frame[8] == 0x08 and frame[9] == _SEND:
             return PulsarRequest(_SEND, None)
         if len(frame) > BULK_BYTES and frame[8] != 0x08:

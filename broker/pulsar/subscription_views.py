@@ -1,7 +1,7 @@
 """``/api/v1/subscriptions``: backlog, unacknowledged messages and permits of subscriptions, with their consumers.
 
-Topics in use are read one after the other; of the others only the names of subscriptions are known, and their figures are null.
-A subscription's lock is held for about a microsecond per consumer.
+Topics in use are read one after the other. Of other topics only the names of subscriptions are known; their figures are null. A
+subscription's lock is held for about a microsecond per consumer.
 
 Tests: tests/pulsar/views/test_subscriptions.py.
 """
@@ -21,11 +21,11 @@ from broker.storage.log_manager import LogManager
 from broker.web.callers import Callers
 from broker.web.routes import Answer, Call, Route, json_answer, limit_of
 
-# Consumers that are shown of one subscription, and subscriptions of one topic.
+# The largest number of consumers shown of a subscription, and of subscriptions shown of a topic.
 _CONSUMERS_SHOWN: Final = 100
 _OF_TOPIC_MAX: Final = 1000
 
-# Where a page is: the topic and the subscription, with a character between that neither may have.
+# Separates topic and subscription in the position of a page; neither may contain it.
 _BETWEEN = "\n"
 
 
@@ -54,16 +54,16 @@ class SubscriptionViews:
         return json_answer({"subscriptions": shown, "next": following})
 
     def of_topic(self, kafka_topic: str) -> list[dict[str, Any]]:
-        """For the view of a topic: those of all its partitions."""
-        found = []
+        """The subscriptions of all partitions of a topic, for the topic's view."""
+        shown = []
         for name, subscription in self._of(kafka_topic):
-            found.append(self._shown(name, subscription))
-            if len(found) >= _OF_TOPIC_MAX:
+            shown.append(self._shown(name, subscription))
+            if len(shown) >= _OF_TOPIC_MAX:
                 break
-        return found
+        return shown
 
     def _all(self, call: Call) -> Iterator[tuple[TopicName, str]]:
-        """Topic and subscription, of all topics that the client may describe."""
+        """The subscriptions of all topics that the client may describe, as (topic, subscription)."""
         in_use = {topic.kafka_name for topic in self._topics.loaded()}
         stored = self._subscriptions.store.topics()
         for info in call.work.each(self._logs.topics()):
@@ -91,11 +91,11 @@ class SubscriptionViews:
 
     def _shown(self, name: TopicName, subscription: str) -> dict[str, Any]:
         topic = self._topics.get(name)
-        found = None if topic is None else self._find(topic, subscription)
+        entry = None if topic is None else self._find(topic, subscription)
         shown: dict[str, Any] = {
             "topic": str(name),
             "name": subscription,
-            "in_use": found is not None,
+            "in_use": entry is not None,
             "type": None,
             "durable": True,
             "backlog": None,
@@ -104,12 +104,12 @@ class SubscriptionViews:
             "consumers": 0,
             "connected": [],
         }
-        return shown if found is None else shown | _figures(figures(found))
+        return shown if entry is None else shown | _figures(figures(entry))
 
     def _find(self, topic: Topic, name: str) -> Subscription | None:
         with topic.lock:
-            found = topic.subscriptions.get(name)
-        return found if isinstance(found, Subscription) else None
+            subscription = topic.subscriptions.get(name)
+        return subscription if isinstance(subscription, Subscription) else None
 
 
 def _figures(of: SubscriptionFigures) -> dict[str, Any]:

@@ -1,18 +1,19 @@
-"""The names of Pulsar's topics, and the names that their logs have among Kafka's topics.
+"""The names of Pulsar's topics, and their names among Kafka's topics.
 
     persistent://TENANT/NAMESPACE/LOCAL[-partition-N]        also TENANT/NAMESPACE/LOCAL, and LOCAL alone for public/default
 
-A topic of ``public/default`` whose local name is a legal name for Kafka has that name there, too. Every other topic is called
+A topic of ``public/default`` with a local name that is legal in Kafka has the same name there. In Kafka every other topic has the
+name
 
     pulsar.TENANT.NAMESPACE.LOCAL
 
-in Kafka, where each part keeps its letters, digits and ``-``, and every byte of another character (in UTF-8) becomes ``__`` and
-two hexadecimal digits: ``persistent://shop/eu/paid_orders`` is Kafka's ``pulsar.shop.eu.paid__5forders``.
+where each part keeps its letters, digits and ``-``, and every byte of another character (in UTF-8) becomes ``__`` and two
+hexadecimal digits: ``persistent://shop/eu/paid_orders`` is Kafka's ``pulsar.shop.eu.paid__5forders``.
 
-The other way round, a name of that form is the topic of its parts, and every other name is a topic of ``public/default``. So
-each topic has one name on either side, and no two topics share a name. (A topic of ``public/default`` whose name in Pulsar has
-that form is written in the long form.) Kafka treats ``.`` and ``_`` as equal when it compares the names of topics; two names in
-the long form differ even then.
+Conversely, a name of that form is the topic of its parts, and every other name is a topic of ``public/default``. So each topic
+has exactly one name on either side, and no two topics share a name. (A topic of ``public/default`` with a name of that form in
+Pulsar is written in the long form.) Kafka treats ``.`` and ``_`` as equal when it compares the names of topics; two names in the
+long form differ even then.
 
 Pure.
 """
@@ -42,13 +43,13 @@ _TO_ESCAPE = re.compile(rb"[^A-Za-z0-9-]")
 # Pulsar's NamedEntity: the characters of the names of tenants and namespaces.
 _ENTITY = re.compile(r"[-=:.\w]{1,200}", re.ASCII)
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
-# With its escapes a local name has to fit a directory's name, which is checked when the topic is made.
+# An escaped local name must also fit into the name of a directory, which is checked when the topic is made.
 _LONGEST_LOCAL = 1000
 
 
 @attrs.frozen
 class TopicName:
-    """A topic, or one partition of it (``partition`` >= 0). ``local`` is without the number of the partition."""
+    """A topic, or a partition of it (``partition`` >= 0). ``local`` does not include the number of the partition."""
 
     tenant: str
     namespace_name: str
@@ -67,7 +68,7 @@ class TopicName:
 
     @property
     def as_local(self) -> "TopicName":
-        """The unpartitioned topic whose name ends like that of a partition."""
+        """The unpartitioned topic with the same name as this partition."""
         return (
             self
             if self.partition < 0
@@ -91,7 +92,7 @@ class TopicName:
 
 
 def check_namespace(text: str) -> str:
-    """``tenant/namespace`` as it came. Raises InvalidTopicName where no namespace can be called that."""
+    """Return ``text``, a name tenant/namespace. Raises InvalidTopicName if it is not a legal name of a namespace."""
     tenant, slash, name = text.partition("/")
     if not slash or not _ENTITY.fullmatch(tenant) or not _ENTITY.fullmatch(name):
         raise InvalidTopicName(f"Invalid namespace: {text[:300]!r}; write it as tenant/namespace.")
@@ -130,7 +131,7 @@ def kafka_name(name: TopicName) -> str:
 
 @lru_cache(maxsize=10_000)
 def pulsar_name(topic: str) -> TopicName:
-    """The topic of Pulsar that has this name in Kafka."""
+    """The topic of Pulsar with this name in Kafka."""
     parts = _parts(topic) if topic.startswith(_PREFIX) else None
     if parts is not None:
         return TopicName(*parts)
@@ -139,7 +140,7 @@ def pulsar_name(topic: str) -> TopicName:
 
 @lru_cache(maxsize=10_000)
 def tenant_of(topic: str) -> str:
-    """The tenant of the topic that has this name in Kafka."""
+    """The tenant of the topic with this name in Kafka."""
     return pulsar_name(topic).tenant
 
 
@@ -154,15 +155,15 @@ _DEFAULT_PREFIX = f"{_PREFIX}{PUBLIC_TENANT}.{DEFAULT_NAMESPACE}."
 
 @lru_cache(maxsize=10_000)
 def long_name(topic: str) -> str | None:
-    """The name in the long form of a topic of ``public/default`` that has another one in Kafka. None for all others."""
+    """The long form of the name of a topic of ``public/default`` that has the short form in Kafka. None for all others."""
     if topic.startswith(_PREFIX) and _parts(topic) is not None:
         return None
     return _DEFAULT_PREFIX + _escape(topic)
 
 
 def subscription_name(topic: str, subscription: str) -> str:
-    """A name of this subscription alone, for the question of rights: its own name belongs to all topics. ``topic`` is the name in
-    Kafka. No other topic's subscription begins in the same way, because no topic's name has a slash there."""
+    """A name for checking rights on this subscription of this topic only; other topics may have subscriptions with the same name.
+    ``topic``: the name in Kafka. No other topic's subscriptions have this prefix, because names in Kafka contain no slash."""
     return f"{subscriptions_prefix(topic)}{subscription}"
 
 
@@ -180,7 +181,7 @@ def topics_hash(topics: Iterable[str]) -> str:
 
 
 def check_legal(topic: str) -> None:
-    """Raises InvalidTopicName where no topic can have this name in Kafka."""
+    """Raises InvalidTopicName if the name is not legal in Kafka."""
     try:
         check_name(topic)
     except storage.InvalidTopicName:
@@ -199,7 +200,7 @@ def _unescape(part: str) -> str:
 
 
 def _parts(topic: str) -> tuple[str, str, str] | None:
-    """Tenant, namespace and local name of a name in the long form; None if ``kafka_name`` never gives it."""
+    """Tenant, namespace and local name of a name in the long form; None if ``kafka_name`` never returns it."""
     match = _LONG_FORM.fullmatch(topic)
     if match is None:
         return None
@@ -207,7 +208,7 @@ def _parts(topic: str) -> tuple[str, str, str] | None:
         tenant, namespace, local = (_unescape(part) for part in match.groups())
     except UnicodeDecodeError:
         return None
-    # Escapes for characters that need none; names that no client can use; and names that have the short form.
+    # Not valid: unnecessary escapes, names that no client can use, and names that have the short form.
     if any(_escape(text) != part for text, part in zip((tenant, namespace, local), match.groups(), strict=True)):
         return None
     if not _ENTITY.fullmatch(tenant) or not _ENTITY.fullmatch(namespace):
@@ -218,7 +219,7 @@ def _parts(topic: str) -> tuple[str, str, str] | None:
 
 
 def _has_short_form(local: str) -> bool:
-    """Whether a topic of ``public/default`` with this local name is called just that in Kafka."""
+    """Whether a topic of ``public/default`` with this local name has the same name in Kafka."""
     try:
         check_name(local)
     except Refusal:

@@ -1,1 +1,1 @@
-"""Which consumer of a subscription gets which entry: pure, one file a dispatcher."""
+"""Dispatchers, which choose the consumer of each entry of a subscription. Pure; a file for each dispatcher."""

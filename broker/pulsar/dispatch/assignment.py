@@ -9,8 +9,8 @@ Pure. A consumer is *queued* while it waits for its turn. Consumers that become 
 them. The time of every call is independent of the number of consumers, except for the logarithm of the number of priorities and
 for the unavailable consumers that it meets, each of which was queued by an event.
 
-With permits C1 2, C2 1, C3 1 of priority 0 and C4 2, C5 1 of priority 1, and turns of one message, the order is the one that
-Pulsar's documentation gives: C1 C2 C3 C1 C4 C5 C4.
+With permits C1 2, C2 1, C3 1 of priority 0 and C4 2, C5 1 of priority 1, and turns of one message, the order is that of Pulsar's
+documentation: C1 C2 C3 C1 C4 C5 C4.
 
 Tests: tests/pulsar/dispatch/test_round_robin_shared.py,
 tests/pulsar/dispatch/test_by_key.py.
@@ -28,7 +28,7 @@ from broker.delivery.in_flight import Owner, Record
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
 from broker.pulsar.entry import Entry
 
-# The tag of a record whose entry has not been read yet, but for its time of delivery. All other tags are the assignment's.
+# The tag of a record of whose entry only the time of delivery is known. All other tags belong to the assignment.
 UNKNOWN = -1
 
 
@@ -39,7 +39,9 @@ class Sent:
     batches: dict[Consumer, list[Delivery]] = attrs.field(factory=dict)
     messages: int = 0
     size: int = 0
-    left: Entry | None = None  # the first that was neither sent nor put with those that wait; nor was anything after it
+    left: Entry | None = (
+        None  # the first entry that was neither sent nor put with the waiting entries, like all after it
+    )
 
 
 class Assignment(Protocol):
@@ -49,57 +51,57 @@ class Assignment(Protocol):
         """Raises a Refusal; then nothing has changed."""
 
     def leave(self, consumer: Consumer) -> None:
-        """Its records are released a little later, one at a time."""
+        """The consumer's records are released a little later, one at a time."""
 
     def offer(self, consumer: Consumer) -> None:
-        """It is available, and perhaps was not before."""
+        """The consumer is available, and perhaps was not before."""
 
     def anyone(self) -> bool:
         """Whether any consumer is available."""
 
     def room(self, entries: int, messages_per_entry: float) -> int:
-        """About how many entries could be sent, at most ``entries``. Not 0 if there is anyone."""
+        """About how many entries could be sent, at most ``entries``. Not 0 if a consumer is available."""
 
-    # -- entries that wait --
+    # -- waiting entries --
 
     def put(self, record: Record) -> None:
         """This record waits from now on."""
 
     def acknowledged(self, record: Record) -> None:
-        """This record waited, and is acknowledged."""
+        """This waiting record is acknowledged."""
 
     def freed(self, record: Record, owner: Owner) -> None:
         """``owner`` no longer has this record."""
 
     def ready(self) -> bool:
-        """Whether ``take`` would return something, as far as can be told without looking."""
+        """Whether ``take`` would probably return an offset; a quick estimate."""
 
     def take(self, most: int, messages_per_entry: float) -> list[int]:
-        """At most so many offsets of entries that wait and could be sent now, ascending. Until ``taken_back`` they are not
+        """The offsets of at most ``most`` waiting entries that could be sent now, ascending. Until ``taken_back`` they are not
         taken again."""
 
     def taken_back(self, offsets: Sequence[int]) -> None:
-        """What ``take`` returned has been read, or could not be: those that still wait may be taken again."""
+        """The entries that ``take`` returned have been read, or could not be: those still waiting may be taken again."""
 
     @property
     def full(self) -> bool:
-        """So many entries wait for certain consumers that no new ones may be read."""
+        """So many entries wait for certain consumers that no new entries may be read."""
 
     @property
     def waiting(self) -> int:
-        """How many entries wait."""
+        """The number of waiting entries."""
 
-    # -- entries that were read --
+    # -- read entries --
 
     def send(self, entries: Iterable[Entry], messages: int, size: int, *, new: bool) -> Sent:
-        """Acquire each entry for a consumer, or have it wait, until so many messages or bytes are sent. ``new``: they are not in
-        the table."""
+        """Acquire each entry for a consumer, or have it wait, until ``messages`` messages or ``size`` bytes are sent. ``new``:
+        the entries are not in the table."""
 
     def clear(self) -> None:
         """There are no consumers and no records any more."""
 
 
-# Consumers of one priority whose permits are looked at to find how much to read.
+# Consumers of a priority whose permits are checked to estimate how much to read.
 _SEEN = 8
 
 
@@ -107,14 +109,14 @@ class Turns:
     __slots__ = ("_alone", "_levels", "_priorities")
 
     def __init__(self) -> None:
-        # The only one that is queued, as long as there has never been a second: an idle subscription has one consumer, and the
+        # The only queued consumer, as long as there has never been a second: an idle subscription has one consumer, and the
         # tables take 600 bytes.
         self._alone: Consumer | None = None
         self._levels: dict[int, OrderedDict[Consumer, None]] | None = None  # by priority; none of them is empty
         self._priorities: Sequence[int] = ()  # the keys, sorted
 
     def offer(self, consumer: Consumer) -> None:
-        """Something has changed that may have made it available. It keeps its place if it has one, and else gets the last."""
+        """Queue the consumer if it is available. If it is queued already, it keeps its place; otherwise it gets the last."""
         if consumer.permits > 0 and not consumer.blocked and consumer.writable:
             if self._levels is None:
                 if self._alone is None or self._alone is consumer:
@@ -151,7 +153,7 @@ class Turns:
             self.remove(consumer)
 
     def end_turn(self, consumer: Consumer) -> None:
-        """It goes behind the others of its priority, if it is still available."""
+        """Move the consumer behind the others of its priority, or remove it if it is no longer available."""
         if not (consumer.permits > 0 and not consumer.blocked and consumer.writable):
             self.remove(consumer)
         elif self._levels is not None:
@@ -171,8 +173,8 @@ class Turns:
                 del self._priorities[bisect_left(self._priorities, consumer.priority)]
 
     def room(self, entries: int, messages_per_entry: float) -> int:
-        """About how many entries could be sent now, at most ``entries``, and not 0 if there is anyone. Each consumer is good for
-        one at least; how many more is judged by some of them."""
+        """About how many entries could be sent now, at most ``entries``, and not 0 if a consumer is available. Each consumer
+        counts for at least one entry; the number is extrapolated from the permits of some of them."""
         levels: Iterable[Collection[Consumer]]
         if self._levels is None:
             levels = () if self._alone is None else ((self._alone,),)

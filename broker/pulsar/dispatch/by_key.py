@@ -1,9 +1,9 @@
 """Key_Shared: entries with the same key go to the same consumer, in order. Pure.
 
-``KeyShared`` is the dispatcher (``many_consumers.py``); its assignment distinguishes keys by a hash of 16 bits, which one
+``KeyShared`` is the dispatcher (``many_consumers.py``). Its assignment distinguishes keys by a hash of 16 bits, which a single
 consumer owns at a time (``key_ranges.py``). In order means: while a consumer has an entry of a hash, no other consumer is sent
-an entry of it; and while an entry of a hash waits, no later entry is sent. So the order holds when consumers join, leave or
-crash, and entries that are handed back are sent again before later ones.
+an entry of that hash; and while an entry of a hash waits, no later entry of the hash is sent. So the order holds when consumers
+join, leave or crash, and entries that are handed back are sent again before later entries.
 
 Waiting entries are kept in *lanes*, one per hash:
 
@@ -13,14 +13,14 @@ Waiting entries are kept in *lanes*, one per hash:
 | TAKEN: some of its entries are being read | They have been read: the rest is placed anew. |
 | STANDING: the hash is draining, or has no owner | It is drained, or has another owner: the lane is placed anew. |
 
-A hash is *draining* while a consumer other than its owner still has entries of it. It is drained when the last of those is
-acknowledged or handed back.
+A hash is *draining* while a consumer other than its owner still has entries of it. It is drained when the last of these entries
+is acknowledged or handed back.
 
 Every lane is in exactly one of these states, so a blocked hash costs the others nothing but the bound of ``full``: if too many
 entries wait, no new entries are read. (Pulsar reads all waiting entries again and again to see which can be sent.)
 
-A join does nothing for draining hashes: draining is noticed when an entry of the hash is to be sent. Joining and leaving take
-one step for each lane whose hash changes its owner.
+A join does nothing for draining hashes: draining is noticed when an entry of the hash is about to be sent. Joining and leaving
+take a step for each lane of a hash that changes its owner.
 
 With ``out_of_order``, entries are spread by key, and none waits for another.
 
@@ -50,10 +50,10 @@ class _Lane:
 
     def __init__(self, hash: int) -> None:
         self.hash = hash
-        self.count = 0  # entries that wait, those that are taken included
-        self.offsets: list[int] = []  # a heap of those that are not taken; some may have been acknowledged
+        self.count = 0  # waiting entries, including those being read
+        self.offsets: list[int] = []  # a heap of the offsets that are not being read; some may have been acknowledged
         self.taken = 0  # offsets that are being read
-        self.home: Consumer | None = None  # where it is queued
+        self.home: Consumer | None = None  # the consumer at which the lane is queued
 
 
 class ByKey:
@@ -83,14 +83,16 @@ class ByKey:
         self._ranges = ranges
         self._out_of_order = out_of_order
         self._members = 0
-        self._turns = Turns()  # only to find somebody who is available
-        self._busy: dict[int, tuple[Consumer, int]] = {}  # hash -> who has entries of it, and how many
+        self._turns = Turns()  # only to find an available consumer
+        self._busy: dict[
+            int, tuple[Consumer, int]
+        ] = {}  # hash -> the consumer that has entries of it, and their number
         self._lanes: dict[int, _Lane] = {}  # by hash; none is empty
-        self._homes: dict[Consumer, OrderedDict[_Lane, None]] = {}  # what is queued; none is empty
-        # Consumers with something queued, those that are available among them, in the order of their turns.
+        self._homes: dict[Consumer, OrderedDict[_Lane, None]] = {}  # queued lanes by consumer; none is empty
+        # Consumers with queued lanes, in the order of their turns; includes all that are available.
         self._runnable: OrderedDict[Consumer, None] = OrderedDict()
         self._unknown = OffsetQueue()
-        self._taken: dict[int, _Lane | None] = {}  # what is being read, by offset; None: out of ``_unknown``
+        self._taken: dict[int, _Lane | None] = {}  # offsets being read, with their lanes; None: out of ``_unknown``
         self.waiting = 0
 
     # -- consumers ----------------------------------------------------------------------------------------------------
@@ -123,15 +125,15 @@ class ByKey:
         if not lanes:
             return
         if sum(last - first + 1 for first, last in moved) <= len(lanes):
-            found = [lanes[hash] for first, last in moved for hash in range(first, last + 1) if hash in lanes]
+            affected = [lanes[hash] for first, last in moved for hash in range(first, last + 1) if hash in lanes]
         else:
             owner = self._ranges.owner
-            found = [lane for hash, lane in lanes.items() if lane.home is not owner(hash)]
-        for lane in found:
+            affected = [lane for hash, lane in lanes.items() if lane.home is not owner(hash)]
+        for lane in affected:
             self._unqueue(lane)
             self._place(lane)
 
-    # -- entries that wait --------------------------------------------------------------------------------------------
+    # -- waiting entries ----------------------------------------------------------------------------------------------
 
     def put(self, record: Record) -> None:
         self.waiting += 1
@@ -221,7 +223,7 @@ class ByKey:
     # -- lanes --------------------------------------------------------------------------------------------------------
 
     def _place(self, lane: _Lane) -> None:
-        """Queue it at the owner of the hash, unless it must stand."""
+        """Queue the lane at the owner of its hash, unless the lane must stand."""
         if lane.home is not None or lane.taken:
             return
         owner = self._ranges.owner(lane.hash)
@@ -248,7 +250,7 @@ class ByKey:
                 del self._homes[home]
 
     def _lower(self, lane: _Lane) -> None:
-        """One of its entries waits no longer."""
+        """One of the lane's entries waits no longer."""
         lane.count -= 1
         if not lane.count:
             self._unqueue(lane)
@@ -278,13 +280,13 @@ class ByKey:
         return lane
 
     def _keep(self, lane: _Lane, offset: int) -> None:
-        """The entry has been read, and cannot be sent."""
+        """The entry has been read, but cannot be sent."""
         if self._taken.pop(offset) is not None:
             lane.taken -= 1
         heappush(lane.offsets, offset)
         self._place(lane)
 
-    # -- entries that were read ---------------------------------------------------------------------------------------
+    # -- read entries -------------------------------------------------------------------------------------------------
 
     def send(self, entries: Iterable[Entry], messages: int, size: int, *, new: bool) -> Sent:
         in_flight, busy, lanes, cursor = self._in_flight, self._busy, self._lanes, self._cursor
@@ -310,7 +312,7 @@ class ByKey:
                     in_order
                     and (
                         (held is not None and held[0] is not consumer)
-                        # Something of this hash comes first.
+                        # An earlier entry of this hash waits.
                         or (lane is not None and (new or (lane.offsets and lane.offsets[0] < offset)))
                     )
                 )
@@ -354,7 +356,7 @@ class ByKey:
 
 
 class KeyShared(ManyConsumers):
-    """``sticky``: consumers name the ranges of their hashes. ``out_of_order``: no entry waits for another one of its key."""
+    """``sticky``: consumers name the ranges of their hashes. ``out_of_order``: entries do not wait for others of their key."""
 
     __slots__ = ()
 

@@ -1,21 +1,21 @@
-"""Which delayed messages are due: the tracker of a subscription whose consumers share it (Shared, Key_Shared). Pure.
+"""Tracks delayed messages of a subscription with shared consumers (Shared, Key_Shared) until they are due. Pure.
 
-The dispatcher hands over each entry that has a time of delivery, and asks which are due whenever ``next_at`` has come. Times
-are wall-clock ms. *Strict*: no entry is due before its time, and it is at most one width of a bucket late. Otherwise an entry
-is due up to one tick before its time, as in Pulsar, which saves wake-ups.
+The dispatcher adds each entry that has a time of delivery, and asks for due entries whenever ``next_at`` has come. Times are
+wall-clock ms. *Strict*: no entry is due before its time, and it is at most the width of a bucket late. Otherwise an entry is due
+up to one tick before its time, as in Pulsar, which saves wake-ups.
 
-Entries lie in buckets by time. The finest are as wide as the largest power of two in a tick (512 ms for the tick of 1 s);
+Entries lie in buckets by time. The finest buckets are as wide as the largest power of two in a tick (512 ms for the tick of 1 s);
 those of each further level are 64 times as wide. An entry lies in the finest level that covers 64 buckets up to its time. When
-the time of a coarse bucket comes, its entries move to finer ones, at most SLICE of them in a call. So there are few buckets
+the time of a coarse bucket comes, its entries move to finer buckets, at most SLICE of them in a call. So there are few buckets
 even for times years ahead, and an entry takes 16 bytes.
 
 The memory is bounded: at ``most`` entries the tracker is ``full``, and the dispatcher reads no further until some are due.
-What comes after them in the log is late then, never lost. ``paused`` says the same earlier for a topic on which every message
-is delayed by the same time: those that follow are due later than all that are tracked (Pulsar's fixed-delay detection), so
-reading them early has no use.
+Later entries in the log are then delivered late, but never lost. ``paused`` is true earlier for a topic on which every message
+has the same delay: later messages are due after all tracked messages (Pulsar's fixed-delay detection), so reading them early has
+no use.
 
-``next_at`` is exactly the time from which ``due`` returns or moves something: a timer set for it never finds nothing to do,
-and whoever has called ``due`` until it returns nothing may wait for it. (Where these two differ, a subscription stands still:
+``next_at`` is exactly the time from which ``due`` returns or moves entries: a timer set for it always has work to do, and a
+caller that has called ``due`` until it returns nothing may wait for it. (If these two differ, a subscription stands still:
 Pulsar's issues 21554, 26012 and 26236.)
 """
 
@@ -25,12 +25,12 @@ from typing import Final
 
 # Entries that are tracked at most: 16 MB.
 ENTRIES_MAX: Final = 1_000_000
-# How many are tracked when a fixed delay pauses reading, as in Pulsar (delayedDeliveryFixedDelayDetectionLookahead).
+# The number of tracked entries at which a fixed delay pauses reading (Pulsar's delayedDeliveryFixedDelayDetectionLookahead).
 FIXED_DELAY_LOOK_AHEAD: Final = 50_000
 # Entries of a coarse bucket that are moved in one call: 5 ms.
 SLICE: Final = 10_000
-_LEVEL_BITS: Final = 6  # 64 buckets of a level are one of the next
-_LEVELS: Final = 6  # the coarsest are 17 years wide
+_LEVEL_BITS: Final = 6  # 64 buckets of a level are a bucket of the next level
+_LEVELS: Final = 6  # the coarsest buckets are 17 years wide
 
 
 class _Bucket:
@@ -74,8 +74,8 @@ class DelayedTracker:
         self._buckets: dict[tuple[int, int], _Bucket] = {}  # (level, start >> bits of the level)
         self._queue: list[
             tuple[int, int, int]
-        ] = []  # a heap of (when it is looked at, level, number), one for each bucket
-        self._ready = array("q")  # offsets that are due and were not taken, descending
+        ] = []  # a heap of (time at which it is opened, level, number), one for each bucket
+        self._ready = array("q")  # due offsets that were not taken, descending
         self._count = 0
         self._highest = -1  # offset
         self._latest_ms = 0  # time of delivery
@@ -83,7 +83,7 @@ class DelayedTracker:
         self._now_ms = 0
 
     def __len__(self) -> int:
-        """How many entries wait, those included that are due and were not taken."""
+        """The number of tracked entries, including due entries that were not taken."""
         return self._count
 
     # -- questions ----------------------------------------------------------------------------------------------------
@@ -98,12 +98,12 @@ class DelayedTracker:
 
     @property
     def paused(self) -> bool:
-        """Nothing more is to be read until some of the tracked entries are due: the tracker is full, or every message has the
-        same delay and enough of them are tracked."""
+        """No more entries should be read until some of the tracked entries are due: the tracker is full, or every message has
+        the same delay and enough of them are tracked."""
         return self._count >= self._look_ahead and (self._fixed or self._count >= self._most)
 
     def next_at(self) -> int | None:
-        """From when (wall-clock ms) on ``due`` has something to do; it may have passed. None: nothing is tracked."""
+        """The time (wall-clock ms) from which ``due`` has work to do; it may have passed. None: nothing is tracked."""
         if self._ready:
             return self._now_ms
         return self._queue[0][0] - self._early_ms if self._queue else None
@@ -111,26 +111,25 @@ class DelayedTracker:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def add(self, deliver_at_ms: int, offset: int) -> None:
-        """Track the entry. Each at most once; ``clear`` is called before the log is read again."""
+        """Track the entry. An entry may be added only once; ``clear`` is called before the log is read again."""
         if not self._count:
             self._forget_delays()
         self._count += 1
         self._highest = max(self._highest, offset)
-        # As Pulsar: a message that is due more than a tick before another shows that the delays differ.
+        # As in Pulsar: a message that is due more than a tick before another shows that the delays differ.
         if deliver_at_ms < self._latest_ms - self._tick_ms:
             self._fixed = False
         self._latest_ms = max(self._latest_ms, deliver_at_ms)
         self._put(deliver_at_ms, offset, _LEVELS - 1)
 
     def passed(self) -> None:
-        """The dispatcher has read an entry that is not delayed, or no longer: there may be more of them to come."""
+        """The dispatcher has read an entry that is not or no longer delayed: more such entries may follow."""
         self._fixed = False
 
     def due(self, now_ms: int, most: int) -> list[int]:
-        """Offsets of up to ``most`` entries that are due, those of the earliest bucket first, ascending within it. They are no
-        longer tracked.
+        """Remove and return the offsets of up to ``most`` due entries, by bucket, and ascending within a bucket.
 
-        It may return none while ``next_at`` has passed: then it has moved a part of a large bucket and is to be called again.
+        May return none although ``next_at`` has passed: it has moved a part of a large bucket and must be called again.
         """
         self._now_ms = now_ms
         cutoff = now_ms + self._early_ms
@@ -152,8 +151,8 @@ class DelayedTracker:
         return taken
 
     def marked_deleted(self, offset: int) -> None:
-        """Everything before the offset is acknowledged. Entries that were tracked all the same come out of ``due`` one day,
-        unless this is all of them."""
+        """Everything before the offset is acknowledged. If that includes all tracked entries, they are dropped; otherwise
+        ``due`` still returns acknowledged entries at their time."""
         if offset > self._highest:
             self.clear()
 
@@ -181,14 +180,15 @@ class DelayedTracker:
         bucket = self._buckets.get((level, number))
         if bucket is None:
             bucket = self._buckets[level, number] = _Bucket()
-            # The finest are due when the last of their entries is; coarser ones are opened when the first may be.
+            # The finest buckets are due when the last of their entries is; coarser ones are opened when the first may be.
             at = ((number + 1) << bits) - 1 if level == 0 else number << bits
             heappush(self._queue, (at, level, number))
         bucket.times.append(deliver_at_ms)
         bucket.offsets.append(offset)
 
     def _open(self, moves: int) -> int:
-        """The first bucket: take all it has, or move that many of its entries. How many were moved."""
+        """Open the first bucket: a finest bucket becomes ready; of a coarser one, up to ``moves`` entries move. Returns the
+        number of moved entries."""
         _, level, number = self._queue[0]
         bucket = self._buckets[level, number]
         if level == 0:

@@ -1,8 +1,8 @@
 """The interface of dispatchers: their events, their effects and their settings.
 
-A dispatcher decides for one subscription. It is pure: its methods take an event and ``now`` and return effects, which the
-subscription carries out in order (``broker/pulsar/subscriptions/subscription.py``). It knows no socket, no lock and no
-thread; the subscription calls it under its own lock.
+Each subscription has a dispatcher. It is pure: its methods take an event and ``now`` and return effects, which the subscription
+carries out in order (``broker/pulsar/subscriptions/subscription.py``). It knows no socket, no lock and no thread; the
+subscription calls it under its own lock.
 
 Reads: at most one ``Read`` and one ``Replay`` are outstanding. Each carries an epoch, and the dispatcher ignores a completion
 with an epoch other than the current: since the request, the subscription was rewound, or its consumers have left.
@@ -26,11 +26,11 @@ class Now(NamedTuple):
 
 @attrs.define(eq=False)
 class Consumer(Owner):
-    """A consumer of the subscription. The dispatcher alone changes the second half, and the fields of the ``Owner``; the
-    first half is given.
+    """A consumer of the subscription. The subscription sets the fields of the first half. The dispatcher alone changes those of
+    the second half and of the ``Owner``.
 
     ``unacked`` (Shared and Key_Shared only): messages that it has been sent and has not acknowledged. ``blocked``: it has too
-    many of those; permits that it gives meanwhile are counted all the same.
+    many unacknowledged messages; permits that it gives meanwhile still count.
     """
 
     id: Hashable
@@ -39,15 +39,15 @@ class Consumer(Owner):
     priority: int = 0  # 0 is the first to be served
     ranges: tuple[tuple[int, int], ...] = ()  # Key_Shared with sticky ranges: first and last hash of each
 
-    # Messages that it may still be sent. The only count of them; what a dispatcher needs of all consumers is derived from
-    # these. Negative after a batch with more messages than there were permits.
+    # Messages that it may still be sent. Dispatchers keep no other count. Negative after a batch with more messages than
+    # there were permits.
     permits: int = 0
-    writable: bool = True  # its connection takes more; the subscription sets this
+    writable: bool = True  # its connection takes more; set by the subscription
     left: bool = False  # ``remove`` was called
 
     @property
     def available(self) -> bool:
-        """It may be sent something now."""
+        """Entries may be sent to the consumer now."""
         return self.permits > 0 and not self.blocked and self.writable
 
 
@@ -78,12 +78,12 @@ class Read:
 
 @attrs.frozen
 class CancelRead:
-    """Forget the ``Read`` if it still waits for an entry; one that has begun completes and is ignored by its epoch."""
+    """Forget the ``Read`` if it still waits for an entry. A read that has begun completes and is ignored because of its epoch."""
 
 
 @attrs.frozen
 class Replay:
-    """Read the entries that begin at these offsets, ascending, and call ``replay_done``. Those that are gone are left out."""
+    """Read the entries that begin at these offsets, ascending, and call ``replay_done``, without entries that are gone."""
 
     offsets: Sequence[int]
     epoch: int
@@ -91,8 +91,8 @@ class Replay:
 
 @attrs.frozen
 class WakeAt:
-    """Call ``tick`` at this time (Clock.monotonic() s). It replaces the last one. For a time that has come: soon, but after
-    letting go of the lock, because the dispatcher has more to do than one event may take."""
+    """Call ``tick`` at this time (Clock.monotonic() s); replaces the previous ``WakeAt``. If the time has come: call it soon, but
+    after the lock has been released, because the dispatcher has more work than an event may take."""
 
     at: float
 
@@ -107,7 +107,7 @@ class Activate:
 
 @attrs.frozen
 class Discard:
-    """Acknowledge these entries for all consumers: they are not for them (markers of the server)."""
+    """Acknowledge these entries, which are not for consumers (markers of the server)."""
 
     entries: Sequence[Entry]
 
@@ -126,8 +126,8 @@ class Dispatcher(Protocol):
         has changed."""
 
     def remove(self, consumer: Consumer, now: Now) -> list[Effect]:
-        """It has left. What it had in flight goes to others, without counting as redelivered. Unknown: nothing. With the last
-        consumer, the subscription forgets the timer and ignores reads that are still on their way."""
+        """The consumer has left. Its entries in flight go to others, without counting as redelivered. An unknown consumer is
+        ignored. With the last consumer, the subscription forgets the timer and ignores outstanding reads."""
 
     def flow(self, consumer: Consumer, permits: int, now: Now) -> list[Effect]: ...
 
@@ -139,21 +139,20 @@ class Dispatcher(Protocol):
     ) -> list[Effect]: ...
 
     def acknowledged(self, consumer: Consumer | None, entry: int, messages: int, whole: bool, now: Now) -> list[Effect]:
-        """``messages`` of the entry at this offset are acknowledged that were not before; ``whole``: no message of it
-        remains."""
+        """``messages`` messages of the entry at this offset are newly acknowledged; ``whole``: no message of it remains."""
 
     def acknowledged_whole(self, entries: Sequence[int], now: Now) -> list[Effect]:
-        """The same for many entries at a time, of which nothing is left."""
+        """The same for many entries, all acknowledged as a whole."""
 
     def marked_deleted(self, offset: int, now: Now) -> list[Effect]:
-        """Everything before the offset is acknowledged (cumulative, skipped, expired, trimmed). Not for the progress that
-        ``acknowledged`` makes; this looks at everything that is in flight."""
+        """Everything before the offset is acknowledged (cumulative, skipped, expired, trimmed). Not called for the progress that
+        ``acknowledged`` reports, because this checks everything in flight."""
 
     def redeliver(self, consumer: Consumer, entries: Sequence[int] | None, now: Now) -> list[Effect]:
-        """The consumer asks for these again, or for all that it has (None)."""
+        """The consumer asks for these entries again, or for all that it has (None)."""
 
     def writable(self, consumer: Consumer, now: Now) -> list[Effect]:
-        """Its connection takes more again. The subscription has set the flag."""
+        """The consumer's connection takes more again. The subscription has set the flag."""
 
     def tick(self, now: Now) -> list[Effect]: ...
 
@@ -162,19 +161,18 @@ class Dispatcher(Protocol):
 class DispatchSettings:
     """The defaults are those of Pulsar's broker.conf, under the names in the comments."""
 
-    # dispatcherMaxReadBatchSize, dispatcherMaxReadSizeBytes: one read.
+    # dispatcherMaxReadBatchSize, dispatcherMaxReadSizeBytes: the limits of a read.
     read_entries_max: int = 100
     read_bytes_max: int = 5 * 1024 * 1024
-    # dispatcherMaxRoundRobinBatchSize: what a consumer of a Shared subscription gets before it is the next one's turn, in
-    # messages.
+    # dispatcherMaxRoundRobinBatchSize: messages that a consumer of a Shared subscription gets in its turn.
     turn_messages: int = 20
     # maxUnackedMessagesPerConsumer, maxUnackedMessagesPerSubscription. 0: no limit (non-durable subscriptions).
     unacked_max_per_consumer: int = 50_000
     unacked_max_per_subscription: int = 200_000
-    # Entries that a subscription has in flight or keeps to replay, whatever these limits are: some 200 bytes each. Nothing
-    # new is read then. Pulsar has no such bound.
+    # Entries that a subscription has in flight or keeps to replay, whatever these limits are: some 200 bytes each. At this
+    # bound no new entries are read. Pulsar has no such bound.
     in_flight_max: int = 1_000_000
-    # keySharedLookAheadMsgInReplayThresholdPerConsumer, ...PerSubscription: entries that were read and wait for a consumer.
+    # keySharedLookAheadMsgInReplayThresholdPerConsumer, ...PerSubscription: read entries that wait for a consumer.
     look_ahead_per_consumer: int = 4_000
     look_ahead_max: int = 40_000
     # subscriptionKeySharedUseConsistentHashing, subscriptionKeySharedConsistentHashingReplicaPoints.

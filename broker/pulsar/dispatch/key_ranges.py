@@ -1,6 +1,6 @@
-"""Which consumer of a Key_Shared subscription owns a hash. Pure.
+"""Divides the hashes of keys among the consumers of a Key_Shared subscription. Pure.
 
-Three ways share one interface. *Hashes* here are 1 to 65,535, reduced from the hashes of keys (``reduce``); 0 is not used.
+Three classes share an interface. *Hashes* here are 1 to 65,535, reduced from the hashes of keys (``reduce``); 0 is not used.
 ``join`` and ``leave`` return the ranges (first and last hash of each) that change their owner.
 
 - ``Points``, the default: consistent hashing. Each consumer has 100 points on a ring, and a hash belongs to the next point. A
@@ -8,11 +8,11 @@ Three ways share one interface. *Hashes* here are 1 to 65,535, reduced from the 
 - ``Halves``: each consumer owns one range; a new consumer gets the lower half of the largest.
 - ``Sticky``: each consumer names its ranges. Hashes outside all ranges have no owner.
 
-Costs: ``owner`` takes a binary search. ``join`` and ``leave`` take a step for each point (100) or range, and a move of at
-most half a megabyte in memory for each of those, however many consumers there are; ``Halves`` looks at all ranges.
+Costs: ``owner`` takes a binary search. ``join`` and ``leave`` take a step for each point (100) or range, and each step moves at
+most half a megabyte in memory, however many consumers there are; ``Halves`` checks all ranges.
 
-The points come from a hash function of our own choice: nobody else computes them. The hash of a key is the client's and
-Pulsar's (Murmur3), because a consumer with sticky ranges counts on it.
+The hash function of the points is our own choice, because nobody else computes them. The hash function of keys is Pulsar's
+(Murmur3), because consumers with sticky ranges rely on it.
 
 Tests: tests/pulsar/dispatch/test_key_ranges.py.
 """
@@ -34,7 +34,7 @@ Ranges = Sequence[tuple[int, int]]
 
 class KeyRanges(Protocol):
     def reduce(self, sticky_hash: int) -> int:
-        """The hash of an entry, from that of its key."""
+        """The hash of an entry, from the hash of its key."""
 
     def owner(self, hash: int) -> Consumer | None: ...
 
@@ -45,7 +45,7 @@ class KeyRanges(Protocol):
 
 
 class Points:
-    """``points``: how many each consumer has."""
+    """``points``: the number of points of each consumer."""
 
     __slots__ = ("_holders", "_names", "_number", "_points", "_points_each", "_sorted")
 
@@ -54,8 +54,8 @@ class Points:
         self._sorted: list[int] = []
         self._holders: dict[int, list[Consumer]] = {}  # by point; the first owns it
         self._points: dict[Consumer, list[int]] = {}
-        # Consumers may have the same name: each takes the smallest number that no other one of its name has.
-        self._names: dict[str, tuple[list[int], int]] = {}  # name -> free numbers (a heap), how many were given out
+        # Consumers may have the same name: each takes the smallest number that no other consumer of its name has.
+        self._names: dict[str, tuple[list[int], int]] = {}  # name -> free numbers (a heap), count of numbers given out
         self._number: dict[Consumer, int] = {}
 
     def reduce(self, sticky_hash: int) -> int:
@@ -123,7 +123,7 @@ class Halves:
     __slots__ = ("_consumers", "_ends")
 
     def __init__(self) -> None:
-        # Each range ends with its own hash and begins after the one before.
+        # Each range ends with its own hash and begins after the end of the previous range.
         self._ends: list[int] = []
         self._consumers: list[Consumer] = []
 
@@ -153,7 +153,7 @@ class Halves:
         at = self._consumers.index(consumer)
         start, end = self._ends[at - 1] if at else 0, self._ends[at]
         del self._consumers[at]
-        # The next range takes it over, and the one before if it was the last.
+        # The next range takes it over, or the previous range if it was the last.
         if at < len(self._ends) - 1:
             del self._ends[at]
         else:

@@ -1,6 +1,6 @@
 """The dispatcher of subscriptions whose consumers share the entries: Shared and Key_Shared. Pure.
 
-Every entry goes to one consumer and is acknowledged by itself. Which consumer that is, is left to an ``Assignment``.
+Every entry goes to one consumer, which an ``Assignment`` chooses, and is acknowledged individually.
 
     read ------------> send -----------> in flight ------> acknowledged
        |                ^  |                  |
@@ -9,33 +9,34 @@ Every entry goes to one consumer and is acknowledged by itself. Which consumer t
 
 After each event, ``_more`` asks for the next entries to send:
 
-1. The next slice of the work that an event has left (``_chores``). Until that is done, nothing else is, so that redelivered
-entries are not overtaken by later ones. 2. Nothing, if no consumer is available, a replay is outstanding, a read failed a short
-time ago, or a rate limit is reached. 3. Due delayed entries begin to wait, and ``Replay`` is asked for some of the waiting
-entries that can be sent. 4. If there are none: ``Read`` new entries, unless a read is outstanding, too many messages are
-unacknowledged, too many entries are in flight, wait or are delayed, or the cursor is crowded.
+1. The next slice of an event's remaining work (``_chores``) is done. Until all of it is done, the other steps wait, so that later
+   entries do not overtake redelivered entries.
+2. If no consumer is available, a replay is outstanding, a read failed a short time ago, or a rate limit is reached, it stops.
+3. Due delayed entries begin to wait, and some of the waiting entries that can be sent are requested with ``Replay``.
+4. If no waiting entry can be sent, new entries are requested with ``Read``, unless a read is outstanding, too many messages are
+   unacknowledged, too many entries are in flight, wait or are delayed, or the cursor is crowded.
 
 So entries are sent again even while a ``Read`` waits at the end of the log, and even if the subscription has too many
 unacknowledged messages. Every reason for which ``_more`` stops ends with an event, or with the alarm that is set for it: no
 deliverable entry waits for an event that does not come.
 
 If the entries of a read cannot be sent and need not wait for a certain consumer, the cursor goes back to the first of them
-and they are read again: they take no memory.
+and they are read again, so they take no memory.
 
-When the last consumer leaves, everything is forgotten, and the next consumer begins with the unacknowledged entries.
+When the last consumer leaves, all state is dropped, and the next consumer begins with the unacknowledged entries.
 
-The alarm is the one ``WakeAt`` of a dispatcher that waits for several things. Each of them calls ``ring_at`` after each event,
-with its next time; the dispatcher looks at everything when the alarm rings.
+``Alarm`` combines several deadlines into the single ``WakeAt`` of a dispatcher. After each event ``ring_at`` is called for each
+deadline; when the alarm rings, the dispatcher checks all of them.
 
-Chores are work with one step per record, done a slice at a time, so that no event takes longer than a slice. Each is a generator
-that does one step before each ``yield``. They are done one after another, in order of arrival.
+``Chores`` are work with one step per record, done a slice at a time, so that no event takes longer than a slice. Each is a
+generator that does one step before each ``yield``. They are done one after another, in order of arrival.
 
-The outstanding reads are at most one ``Read`` and one ``Replay``. A completion counts only if its epoch is that of the
-outstanding read: each read has its own epoch, and ``forget`` makes outstanding reads stale. So a read that completes after all
-consumers have left, or after the subscription was rewound, can neither deliver anything nor clear a later request.
+``Reading`` tracks the outstanding reads: at most one ``Read`` and one ``Replay``. A completion counts only if its epoch is that
+of the outstanding read: each read has its own epoch, and ``forget`` makes outstanding reads stale. So a read that completes after
+all consumers have left, or after the subscription was rewound, can neither deliver anything nor clear a later request.
 
-After a failed read, nothing is read for a time that doubles with each failure; then one entry is asked for, and after each
-success twice as many as before. A read that was to wait for an entry but returned nothing is repeated a little later.
+After a failed read, nothing is read for a time that doubles with each failure; then one entry is requested, and after each
+success twice as many as before. A read that should have waited for an entry but returned none is repeated a little later.
 
 Tests: tests/pulsar/dispatch/test_round_robin_shared.py,
 tests/pulsar/dispatch/test_by_key.py,
@@ -80,7 +81,7 @@ class Reading:
         self.read: Read | None = None
         self.replay: Replay | None = None
         self.entries_max = settings.read_entries_max
-        self.messages_per_entry = 1.0  # of late
+        self.messages_per_entry = 1.0  # a moving average
         self.retry_at = 0.0  # nothing is read before this time
 
     def begin_read(self, offset: int, entries: int, size: int) -> Read:
@@ -94,14 +95,14 @@ class Reading:
         return self.replay
 
     def end_read(self, read: Read) -> bool:
-        """False: it is stale, and is to be ignored."""
+        """False: the read is stale and must be ignored."""
         if self.read is None or read.epoch != self.read.epoch:
             return False
         self.read = None
         return True
 
     def end_replay(self, replay: Replay) -> bool:
-        """False: it is stale, and is to be ignored."""
+        """False: the replay is stale and must be ignored."""
         if self.replay is None or replay.epoch != self.replay.epoch:
             return False
         self.replay = None
@@ -122,11 +123,11 @@ class Reading:
         self.retry_at = now.monotonic + _EMPTY_RETRY_S
 
     def measure(self, entries: int, messages: int) -> None:
-        """So many messages were in so many entries."""
+        """Add ``messages`` messages in ``entries`` entries to the average."""
         self.messages_per_entry = 0.9 * self.messages_per_entry + 0.1 * messages / entries
 
     def forget(self) -> bool:
-        """Whatever is outstanding is stale. Whether a ``Read`` was."""
+        """Make outstanding reads stale. Returns whether a ``Read`` was outstanding."""
         outstanding = self.read is not None
         self.read = self.replay = None
         return outstanding
@@ -136,16 +137,16 @@ class Alarm:
     __slots__ = ("_at",)
 
     def __init__(self) -> None:
-        self._at = inf  # for when the subscription's timer is set
+        self._at = inf  # the time for which the subscription's timer is set
 
     def ring_at(self, at: float, now: Now, effects: list[Effect]) -> None:
-        """Ring then, or before."""
+        """Ring at this time or before."""
         if at < self._at or self._at <= now.monotonic:
             self._at = max(at, now.monotonic)
             effects.append(WakeAt(self._at))
 
     def rings(self) -> None:
-        """``tick`` has been called; the timer is not set any more."""
+        """``tick`` has been called; the timer is no longer set."""
         self._at = inf
 
 
@@ -157,8 +158,8 @@ class Chores:
     __slots__ = ("_chores", "slice")
 
     def __init__(self, slice: int = SLICE) -> None:
-        self.slice = slice  # how many steps ``work`` does
-        self._chores: list[Generator[None]] = []  # there are few; an empty deque takes ten times the memory
+        self.slice = slice  # the number of steps that ``work`` does
+        self._chores: list[Generator[None]] = []  # few; an empty deque takes ten times the memory
 
     def __bool__(self) -> bool:
         return bool(self._chores)
@@ -167,7 +168,7 @@ class Chores:
         self._chores.append(chore)
 
     def work(self) -> None:
-        """Do a slice. It must not be called by a chore."""
+        """Do a slice. Must not be called by a chore."""
         steps = self.slice
         while self._chores:
             chore = self._chores[0]
@@ -182,7 +183,7 @@ class Chores:
 
 
 class ManyConsumers:
-    """``delayed``, ``limit``: None where there is nothing of that kind."""
+    """``delayed``, ``limit``: None without delayed delivery or rate limits."""
 
     __slots__ = (
         "_alarm",
@@ -217,16 +218,16 @@ class ManyConsumers:
         self._reading = Reading(settings)
         self._chores = Chores()
         self._alarm = Alarm()
-        self._held_back = False  # somebody is available, and nothing new is read until something is acknowledged
+        self._held_back = False  # a consumer is available, but no new entries are read until some are acknowledged
 
     @property
     def waiting(self) -> int:
-        """How many entries are to be replayed."""
+        """The number of entries to be replayed."""
         return self._assignment.waiting
 
     @property
     def delayed(self) -> int:
-        """How many entries are to be delivered later."""
+        """The number of entries that are not due yet."""
         return len(self._delayed) if self._delayed is not None else 0
 
     # -- consumers ----------------------------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ class ManyConsumers:
         return self._offer(consumer, now)
 
     def limit(self, settings: DispatchSettings, now: Now) -> list[Effect]:
-        """Other limits of what is not acknowledged hold from now on."""
+        """Change the limits of unacknowledged messages."""
         if not self.in_flight.limit(
             self.consumers, settings.unacked_max_per_consumer, settings.unacked_max_per_subscription
         ):
@@ -282,7 +283,7 @@ class ManyConsumers:
         self._cursor.rewind()
         return [CancelRead()] if self._reading.forget() else []
 
-    # -- what comes back ----------------------------------------------------------------------------------------------
+    # -- acknowledgements and redelivery ------------------------------------------------------------------------------
 
     def acknowledged(self, consumer: Consumer | None, entry: int, messages: int, whole: bool, now: Now) -> list[Effect]:
         record = self.in_flight.records.get(entry)
@@ -327,7 +328,7 @@ class ManyConsumers:
         held = consumer.held
         if entries is None:
             records = list(held.values())
-        else:  # each once, or a client could give us more to do than it holds
+        else:  # without duplicates, or a client could cause more work than it holds entries
             records = list(dict.fromkeys([held[entry] for entry in entries if entry in held]))
         if not records or consumer.left:
             return []
@@ -335,7 +336,7 @@ class ManyConsumers:
         return self._more(now, [])
 
     def _forget(self, record: Record) -> None:
-        """It is acknowledged, or is no longer in the log."""
+        """The record is acknowledged, or its entry is no longer in the log."""
         owner = self.in_flight.remove(record)
         if owner is None:
             self._assignment.acknowledged(record)
@@ -362,7 +363,7 @@ class ManyConsumers:
 
     def _forget_all(self, records: Iterable[Record]) -> Generator[None]:
         for record in records:
-            # The log may have been cut inside of an entry: what is left of it is still to be acknowledged.
+            # The log may have been cut inside of an entry, the rest of which is not acknowledged yet.
             last = record.first + record.weight - 1
             if self.in_flight.records.get(record.first) is record and self._cursor.is_acknowledged(last):
                 owner = record.owner
@@ -383,7 +384,7 @@ class ManyConsumers:
             self._reading.empty(now)
         else:
             self._reading.succeeded()
-            # While something is handed back, newer entries must not overtake it.
+            # While entries are being handed back, newer entries must not overtake them.
             left = entries[0] if self._chores else self._send(entries, now, effects, new=True)
             self._cursor.read_offset = entries[-1].last + 1 if left is None else left.offset
         return self._more(now, effects)
@@ -403,16 +404,16 @@ class ManyConsumers:
         return self._more(now, effects)
 
     def _read_anew(self, offsets: Sequence[int], entries: Sequence[Entry], effects: list[Effect]) -> None:
-        """Compaction may have left nothing of an entry, or have cut a batch of Kafka's into other entries since it was first
-        read: what there is in its place is read as if it were new."""
-        found = {entry.offset: entry for entry in entries}
+        """Compaction may have removed an entry, or have cut a batch of Kafka's into other entries since it was first read: the
+        entries in its place are read as new entries."""
+        by_offset = {entry.offset: entry for entry in entries}
         cursor = self._cursor
         begin = cursor.read_offset
         for offset in offsets:
             record = self.in_flight.records.get(offset)
             if record is None or record.owner is not None:
                 continue
-            entry = found.get(offset)
+            entry = by_offset.get(offset)
             if entry is None:
                 self._forget(record)
                 begin = min(begin, offset)
@@ -430,7 +431,7 @@ class ManyConsumers:
     # -- the decisions ------------------------------------------------------------------------------------------------
 
     def _more(self, now: Now, effects: list[Effect]) -> list[Effect]:
-        """Ask for what can be sent next."""
+        """Ask for the next entries to send."""
         self._held_back = False
         if self._chores:
             self._chores.work()
@@ -486,12 +487,12 @@ class ManyConsumers:
                 self._assignment.put(self.in_flight.add(offset, 1, UNKNOWN))
 
     def _send(self, entries: Sequence[Entry], now: Now, effects: list[Effect], *, new: bool) -> Entry | None:
-        """Send what can be sent. Returns the first entry that nobody can take and that does not wait either."""
+        """Send entries as far as possible. Returns the first entry that was neither sent nor begins to wait."""
         discarded: list[Entry] = []
         wanted = self._new(entries, now, discarded) if new else self._again(entries)
         limit, messages, size = self._limit, UNLIMITED, UNLIMITED
         if limit is not None and limit.limited:
-            # The read was asked for by entries, and perhaps a while ago.
+            # The read was limited by entries, and was perhaps requested a while ago.
             messages, size = limit.available(now.monotonic)
         sent = self._assignment.send(wanted, messages, size, new=new)
         count = 0
@@ -508,7 +509,7 @@ class ManyConsumers:
         return sent.left
 
     def _new(self, entries: Sequence[Entry], now: Now, discarded: list[Entry]) -> Iterator[Entry]:
-        """Those that are for consumers, and are not to be delivered later. Each is looked at when it is asked for."""
+        """The entries that are for consumers and due now. Each is checked when the iterator reaches it."""
         cursor, records, delayed = self._cursor, self.in_flight.records, self._delayed
         acknowledged_end = cursor.acknowledged.end
         for entry in entries:
@@ -526,7 +527,7 @@ class ManyConsumers:
             yield entry
 
     def _again(self, entries: Sequence[Entry]) -> Iterator[Entry]:
-        """Those that still wait. Others were acknowledged while they were read."""
+        """The entries that still wait. Others were acknowledged while they were read."""
         records = self.in_flight.records
         for entry in entries:
             record = records.get(entry.offset)

@@ -1,4 +1,4 @@
-"""Shared: an entry goes to the consumer whose turn it is. Pure.
+"""Shared: consumers take turns in getting entries. Pure.
 
 ``Shared`` is the dispatcher (``many_consumers.py``). A turn (``assignment.py``) ends after ``turn_messages``, or with the
 consumer's permits, or when it has too many unacknowledged messages. A batch is never split, so permits may become negative.
@@ -36,7 +36,7 @@ class Chunks:
         self._consumers: dict[int, Consumer] = {}
 
     def consumer(self, chunk: Chunk) -> Consumer | None:
-        """Who has the chunks before this one. None: nobody, as far as is known."""
+        """The consumer that has the previous chunks of the message. None: unknown, or there is none."""
         return self._consumers.get(hash(chunk.uuid))
 
     def sent(self, chunk: Chunk, consumer: Consumer) -> None:
@@ -50,7 +50,7 @@ class Chunks:
 
 
 _new = tuple.__new__
-# The tag of records that are parked.
+# The tag of parked records.
 _PARKED = 1
 
 
@@ -72,8 +72,8 @@ class RoundRobin:
         self._settings = settings
         self._in_flight = in_flight
         self._turns = Turns()
-        self._queue = OffsetQueue()  # of what waits and is not parked
-        self._chunks: Chunks | None = None  # few topics have any
+        self._queue = OffsetQueue()  # waiting entries that are not parked
+        self._chunks: Chunks | None = None  # few topics have chunked messages
         self._parked: dict[Consumer, list[int]] = {}
         self._parked_count = 0
         self.waiting = 0
@@ -98,7 +98,7 @@ class RoundRobin:
     def room(self, entries: int, messages_per_entry: float) -> int:
         return self._turns.room(entries, messages_per_entry)
 
-    # -- entries that wait --------------------------------------------------------------------------------------------
+    # -- waiting entries ----------------------------------------------------------------------------------------------
 
     def put(self, record: Record) -> None:
         self.waiting += 1
@@ -154,7 +154,7 @@ class RoundRobin:
         self._parked.clear()
         self._parked_count = self.waiting = 0
 
-    # -- entries that were read ---------------------------------------------------------------------------------------
+    # -- read entries -------------------------------------------------------------------------------------------------
 
     def send(self, entries: Iterable[Entry], messages: int, size: int, *, new: bool) -> Sent:
         in_flight, turns, cursor = self._in_flight, self._turns, self._cursor
@@ -163,7 +163,7 @@ class RoundRobin:
         batches = sent.batches
         turn: Consumer | None = None
         batch: list[Delivery] = []
-        room = 0  # messages that are left of the turn
+        room = 0  # remaining messages of the turn
         for entry in entries:
             if sent.messages >= messages or sent.size >= size or (new and in_flight.blocked):
                 sent.left = entry

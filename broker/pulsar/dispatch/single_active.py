@@ -1,39 +1,39 @@
-"""The dispatcher of a subscription of whose consumers one is served at a time: Exclusive and Failover. Pure.
+"""The dispatcher of subscriptions that serve one consumer at a time: Exclusive and Failover. Pure.
 
-Which consumer is *active* is the ``Choice``'s decision (``Exclusive``, ``Failover``). It gets all entries, in the order
-of the log, as its permits allow. When another one becomes active, the cursor is rewound, so that it gets what the last one has
-not acknowledged. Failover waits before that: of several consumers that join one after another, only the last choice is served,
-and the one before has time to acknowledge what it has.
+A ``Choice`` (``OnlyOne``, ``OneOfMany``) chooses the *active* consumer, which gets all entries in the order of the log, as its
+permits allow. When another consumer becomes active, the cursor is rewound, so that it gets the entries that its predecessor has
+not acknowledged. Failover waits before that: if several consumers join in succession, only the last choice is served, and its
+predecessor has time to acknowledge its entries.
 
-What is outstanding is one of these:
+The states:
 
 | state | means | left when |
 |---|---|---|
-| IDLE | Nothing is to be read: no active consumer, or it has no permits, is not writable, or the cursor is crowded. | FLOW |
+| IDLE | No reason to read: no active consumer, or it has no permits, is not writable, or the cursor is crowded. | FLOW |
 | ACTIVATING | A consumer is to become active at a time. Permits are counted, nothing is read. | TICK |
 | READING | A read is outstanding. | READ_DONE |
 | PAUSED | A rate limit, or a read that failed: read again at a time. | TICK |
 
-Every event ends in ``_next``, which finds the state anew. So nothing that happens while a read is outstanding can leave a
-subscription waiting for nothing. A read whose epoch has passed changes no state when it completes: Pulsar's issue 26174 is a
-stale completion that clears the mark of the current read.
+Every event ends in ``_next``, which determines the state anew. So no event during an outstanding read can leave a subscription
+waiting for nothing. A read with a stale epoch changes no state when it completes: Pulsar's issue 26174 is a stale completion that
+clears the mark of the current read.
 
-Redelivery cannot pick messages without breaking the order, so it is a rewind, as in Pulsar. A read that has not returned yet
-and that begins no later than where the rewound cursor reads is kept: whoever asks for redelivery without end causes one read.
+Redelivery cannot pick messages without breaking the order, so it is a rewind, as in Pulsar. An outstanding read is kept if it
+begins no later than the rewound cursor reads, so that a client that asks for redelivery without end causes only one read.
 
-An entry is never left out for lack of permits, but the last one that is sent may have more messages than there were permits.
-Then they are negative until the consumer has made up for it.
+An entry is never left out for lack of permits, but the last entry sent may have more messages than there were permits. Then the
+permits are negative until the consumer gives enough new ones.
 
-Exclusive subscriptions have one consumer; readers use them as well. Failover subscriptions have several consumers, of which one
-is served until it leaves, or until a consumer that sorts before it joins.
+Exclusive subscriptions have a single consumer; readers use them as well. Failover subscriptions have several consumers and serve
+the active consumer until it leaves, or until a consumer that sorts before it joins.
 
-Consumers are sorted by priority (0 first) and name. Of a partition, the consumer is chosen by the number of the partition,
-among those of the best priority, so that the partitions of a topic are spread evenly over them. Of a topic without partitions,
-it is chosen by a ring of hashes: each of these consumers has 100 points on it, and the consumer of the first point from the
-topic's hash on is served. So different topics choose different consumers, and every broker chooses the same ones (Pulsar's
-AbstractDispatcherSingleActiveConsumer).
+Consumers are sorted by priority (0 first) and name. For a partition, the active consumer is chosen by the partition's number
+among the consumers of the best priority, so that the partitions of a topic are spread evenly over them. For a topic without
+partitions, it is chosen by a ring of hashes: each consumer of the best priority has 100 points on it, and the consumer of the
+first point from the topic's hash on is served. So different topics choose different consumers, and every broker makes the same
+choice (Pulsar's AbstractDispatcherSingleActiveConsumer).
 
-Only the points of consumers of the best priority count. Those of a consumer are computed when it joins, which takes 100 us.
+Only the points of consumers of the best priority count. A consumer's points are computed when it joins, which takes 100 us.
 """
 
 from bisect import bisect_left, insort
@@ -62,26 +62,26 @@ from broker.pulsar.subscriptions.cursor import Cursor
 from protocol.pulsar.murmur3 import murmur3_32
 
 _new = tuple.__new__
-# How much the last read counts in the average of messages to an entry, as in Pulsar.
+# The weight of the last read in the average of messages per entry, as in Pulsar.
 _LATEST_WEIGHS = 0.1
-# After a read that returned nothing, although it was to wait for an entry.
+# After a read that returned nothing, although it should have waited for an entry.
 _EMPTY_RETRY_S = 0.01
 
 
 class Choice(Protocol):
     delay_s: float  # from the choice of a consumer until it is served
-    announced: bool  # whether consumers are told which of them is active
+    announced: bool  # consumers are told whether they are active
 
     def admit(self, consumers: Collection[Consumer]) -> None:
-        """Raises a Refusal if no further consumer may join these."""
+        """Raises a Refusal if no further consumer may join."""
 
     def join(self, consumer: Consumer) -> None:
-        """It was admitted."""
+        """The consumer was admitted."""
 
     def leave(self, consumer: Consumer) -> None: ...
 
     def active(self) -> Consumer:
-        """Which of those that have joined, at least one, is served."""
+        """The consumer that is served. At least one must have joined."""
 
 
 class State(Enum):
@@ -122,7 +122,7 @@ class SingleActive:
         self._choice.join(consumer)
         effects = self._choose(now)
         if not effects and self._choice.announced and self._state is not State.ACTIVATING:
-            # Another one stays active. While one becomes active, all of them are told then.
+            # Another consumer stays active. During ACTIVATING, all consumers are told at its end.
             return [Activate(consumer, active=False)]
         return effects
 
@@ -158,10 +158,10 @@ class SingleActive:
         return effects
 
     def replay_done(self, replay: Replay, entries: Sequence[Entry], now: Now, *, failed: bool = False) -> list[Effect]:
-        return []  # it never asks for one
+        return []  # it never asks for a replay
 
     def acknowledged(self, consumer: Consumer | None, entry: int, messages: int, whole: bool, now: Now) -> list[Effect]:
-        # Reading may go on if the cursor was crowded.
+        # Reading may continue if the cursor was crowded.
         return self._next(now) if self._state is State.IDLE else []
 
     def acknowledged_whole(self, entries: Sequence[int], now: Now) -> list[Effect]:
@@ -195,7 +195,7 @@ class SingleActive:
         self._state = State.IDLE
         return self._activate(now) if activating else self._next(now)
 
-    # -- which consumer -----------------------------------------------------------------------------------------------
+    # -- the active consumer ------------------------------------------------------------------------------------------
 
     def _choose(self, now: Now) -> list[Effect]:
         chosen = self._choice.active()
@@ -205,7 +205,7 @@ class SingleActive:
         if not self._choice.delay_s:
             return self._stop_reading() + self._activate(now)
         if self._state is State.ACTIVATING:
-            return []  # the time that was set for the one before holds for this one: joining cannot put it off for ever
+            return []  # the time set for the previous choice stays, so that joining consumers cannot postpone it for ever
         effects = self._stop_reading()
         self._state = State.ACTIVATING
         self._wake_at = now.monotonic + self._choice.delay_s
@@ -221,11 +221,11 @@ class SingleActive:
     # -- reading and sending ------------------------------------------------------------------------------------------
 
     def _where(self) -> int:
-        """Where to read. What lies between is acknowledged."""
+        """The offset to read next. Everything between the cursor and it is acknowledged."""
         return self._cursor.next_unacknowledged(self._cursor.read_offset)
 
     def _next(self, now: Now) -> list[Effect]:
-        """Read, if there is somebody to read for and nothing to wait for."""
+        """Read, if there is an active consumer and nothing to wait for."""
         consumer = self.active
         if self._state is not State.IDLE or consumer is None:
             return []
@@ -239,14 +239,14 @@ class SingleActive:
                 return self._pause(self._limit.next_at(now.monotonic))
         entries = min(self._settings.read_entries_max, int(messages / self._messages_per_entry) + 1)
         if self._failures:
-            entries = 1  # less may be wrong with one than with many
+            entries = 1  # a single entry is less likely to fail than many
         self._cursor.read_offset = self._where()
         self._state = State.READING
         self._read = Read(self._cursor.read_offset, entries, size, self._epoch)
         return [self._read]
 
     def _stop_reading(self) -> list[Effect]:
-        """Forget what is outstanding: the completion of a read that has begun is stale from now on."""
+        """Forget the outstanding read: its completion is stale from now on."""
         reading = self._state is State.READING
         self._epoch += 1
         self._read = None
@@ -260,7 +260,7 @@ class SingleActive:
         return [WakeAt(until)]
 
     def _send(self, entries: Sequence[Entry], now: Now) -> list[Effect]:
-        """Send as many as there are permits for. The rest is read again."""
+        """Send entries as permits allow. The rest is read again."""
         consumer, cursor = self.active, self._cursor
         assert consumer is not None
         acknowledged = cursor.acknowledged
@@ -277,7 +277,7 @@ class SingleActive:
             offset, messages = entry.offset, entry.messages
             end = offset + messages
             if end <= read_offset:
-                continue  # what has been skipped since the read began, or acknowledged
+                continue  # skipped or acknowledged since the read began
             if end > acknowledged_end or not cursor.is_acknowledged(end - 1):
                 if entry.marker:
                     discarded.append(entry)
@@ -337,8 +337,8 @@ _NO_SIGN = 0x7FFFFFFF
 
 
 class OneOfMany:
-    """The consumers are kept in the order in which they are chosen, so that one that joins or leaves costs the same however
-    many there are: by priority, on the ring then by the distance from the topic's hash to the consumer's next point, by name."""
+    """Keeps the consumers in the order of choice, so that joining and leaving cost the same however many there are: by priority,
+    on the ring then by the distance from the topic's hash to the consumer's next point, by name."""
 
     announced = True
 
@@ -346,12 +346,12 @@ class OneOfMany:
         self.delay_s = delay_s
         self._partition = partition
         self._hash = murmur3_32(topic.encode()) & _NO_SIGN
-        self._joined = 0  # the number of the last that has joined
+        self._joined = 0  # the number of the last consumer that has joined
         self._places: list[_Place] = []  # ascending
         self._place_of: dict[Consumer, _Place] = {}
 
     def admit(self, consumers: Collection[Consumer]) -> None:
-        """As many as there are: their number is a policy of the topic."""
+        """Admits any number of consumers: the limit is a policy of the topic."""
 
     def join(self, consumer: Consumer) -> None:
         self._joined += 1
@@ -369,7 +369,7 @@ class OneOfMany:
         if self._partition >= 0:
             best = bisect_left(places, (first.priority + 1,))
             return places[self._partition % best].consumer
-        # Where two have the same point, it belongs to the last one, as in Pulsar, where each puts its points over the others'.
+        # A point that two consumers share belongs to the last of them, as in Pulsar, where new points replace older ones.
         return places[bisect_left(places, (first.priority, first.distance + 1)) - 1].consumer
 
     def _distance(self, name: str) -> int:
@@ -378,7 +378,7 @@ class OneOfMany:
 
 
 class _Place(NamedTuple):
-    """No two have the same number, so consumers are not compared."""
+    """Numbers are unique, so tuple comparison never reaches the consumers."""
 
     priority: int
     distance: int  # 0 where there is no ring
@@ -388,7 +388,7 @@ class _Place(NamedTuple):
 
 
 class Failover(SingleActive):
-    """``topic``: its whole name, as clients write it. ``partition``: the number of the partition, -1 if it has none."""
+    """``topic``: its whole name, as clients write it. ``partition``: the number of the partition, -1 if not partitioned."""
 
     def __init__(
         self, cursor: Cursor, topic: str, partition: int, settings: DispatchSettings, limit: RateLimit | None = None

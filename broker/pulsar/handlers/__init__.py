@@ -1,5 +1,5 @@
-"""The commands of Pulsar's protocol, by what they are about. ``load`` finds each ``Command`` that a module here defines, alone or
-in a tuple.
+"""The commands of Pulsar's protocol, a module for each subject. ``load`` collects every ``Command`` that these modules define,
+singly or in a tuple.
 
 Tests: tests/pulsar/test_service.py.
 """
@@ -12,7 +12,7 @@ from broker.pulsar.command import Command
 
 
 def load() -> dict[int, Command]:
-    """Every command of this package by its type."""
+    """All commands of this package by type."""
     commands: dict[int, Command] = {}
     for _, command in by_module():
         assert command.type not in commands, f"two modules answer {command.name}"
@@ -21,7 +21,7 @@ def load() -> dict[int, Command]:
 
 
 def by_module() -> Iterator[tuple[str, Command]]:
-    """Every command, with the name of its module in this package."""
+    """All commands, each with the name of its module in this package."""
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         for value in vars(module).values():

@@ -29,7 +29,7 @@ from protocol.pulsar.pulsar_pb2 import (
     TxnResponse,
 )
 
-# The newest version of the protocol that Pulsar's brokers have. Clients are told the smaller one of theirs and this.
+# The newest version of the protocol that Pulsar's brokers have. Clients are told the smaller of their version and this.
 PROTOCOL_VERSION = 21
 SERVER_VERSION = "Pulsar Server"
 _VERSION_MAX = 200
@@ -50,7 +50,7 @@ def handle_connect(call: Call) -> None:
     authentication = context.authentications[call.connection.peer.listener]
     try:
         if body.original_principal and context.authorizer is not None:
-            # A proxy that speaks for others would need a right to do so, which does not exist here.
+            # A proxy that acts for other clients would need a right to do so, which does not exist here.
             raise AuthenticationFailed("a client that speaks for another one")
         identity = authentication.authenticate(method, body.auth_data, call.connection.principal)
     except AuthenticationFailed as error:
@@ -75,7 +75,7 @@ def handle_connect(call: Call) -> None:
 
 
 def inline_connect(context: PulsarContext, request: PulsarRequest) -> bool:
-    """A proof takes up to milliseconds."""
+    """Not inline with authentication: checking a proof may take milliseconds."""
     return not context.authentications[request.connection.peer.listener].asks
 
 
@@ -100,7 +100,7 @@ def handle_auth_response(call: Call) -> None:
 
 
 def inline_auth_response(context: PulsarContext, request: PulsarRequest) -> bool:
-    """A proof takes up to milliseconds."""
+    """Not inline with authentication: checking a proof may take milliseconds."""
     return not context.authentications[request.connection.peer.listener].asks
 
 

@@ -4,9 +4,9 @@
 - UNSUBSCRIBE: the client deletes its subscription. SUCCESS when that is durable.
 - CLOSE_CONSUMER: the client closes a consumer. SUCCESS, whether the consumer exists or not.
 - FLOW: a consumer gives permits for further messages.
-- ACK: messages are consumed. With a request id, ACK_RESPONSE follows when that is durable. The connection continues meanwhile,
-  unless an acknowledgement names entries whose number of messages is unknown: then its next command waits until they have been
-  read, so that a client cannot ask for many of those at a time.
+- ACK: messages are consumed. With a request id, ACK_RESPONSE follows when that is durable. The connection's next commands do not
+  wait for that, unless an acknowledgement names entries with an unknown number of messages: then they wait until these entries
+  have been read, so that a client cannot cause many such reads at a time.
 - REDELIVER_UNACKNOWLEDGED_MESSAGES: a consumer wants some or all of its messages again. There is no answer.
 - SEEK: the subscription moves to a message or a time. Its consumers are closed, and subscribe again. SUCCESS when the new
   position is durable. The client decides whether the named message or its successor comes first: the broker reads at the message.
@@ -57,7 +57,7 @@ from protocol.pulsar.acks import read_ack, read_flow
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.pulsar_pb2 import CommandAckResponse, CommandConsumerStatsResponse, CommandSubscribe, KeySharedMode
 
-# Of the names of subscriptions and consumers, and of the properties together.
+# The longest name of a subscription or consumer, and the limit of all properties together.
 _NAME_BYTES = 1024
 _PROPERTIES_BYTES = 16 * 1024
 _RANGES_MAX = 1000
@@ -73,7 +73,7 @@ def handle_subscribe(call: Call) -> None:
     join = _join(body)
     known = find_consumer(call, join.consumer_id)
     if known is not None:
-        # The client has waited for the answer in vain and asks again.
+        # The client did not get the answer in time, and repeats the command.
         if known.subscription.name != join.subscription:
             raise NotAllowed("The connection has another consumer of this number.")
         call.success()
@@ -115,8 +115,8 @@ def _begin(call: Call, topic: Topic, join: Join) -> None:
         since = context.clock.time_ms() - body.start_message_rollback_duration_sec * 1000
         _start_at(call, topic, join, offset_at(topic, since))
     elif not join.durable and body.HasField("start_message_id"):
-        # A reader. The broker begins at the message that is named; whether it comes first or the one after it, and where within
-        # a batch the reader begins, is the client's own business: it leaves out what is before.
+        # A reader. The broker begins at the named message. Whether the reader begins with this message or its successor, and
+        # where within a batch, is decided by the client, which skips earlier messages.
         _start_at(call, topic, join, offset_of(topic, body.start_message_id))
     elif body.initialPosition == CommandSubscribe.InitialPosition.Earliest:
         _join_at(call, topic, join, topic.log.log_start_offset)
@@ -125,7 +125,7 @@ def _begin(call: Call, topic: Topic, join: Join) -> None:
 
 
 def _join(body: CommandSubscribe) -> Join:
-    """The request as values. Raises MetadataInvalid, NotAllowed."""
+    """The values of the command. Raises MetadataInvalid, NotAllowed."""
     if not body.subscription or len(body.subscription.encode()) > _NAME_BYTES:
         raise MetadataInvalid(f"The name of a subscription has 1 to {_NAME_BYTES} bytes.")
     if len(body.consumer_name.encode()) > _NAME_BYTES:
@@ -147,7 +147,7 @@ def _join(body: CommandSubscribe) -> Join:
         if sticky:
             if not 0 < len(meta.hashRanges) <= _RANGES_MAX:
                 raise ConsumerAssignError(f"A consumer with sticky hashing has 1 to {_RANGES_MAX} ranges of hashes.")
-            ranges = tuple((one.start, one.end) for one in meta.hashRanges)
+            ranges = tuple((hash_range.start, hash_range.end) for hash_range in meta.hashRanges)
     return Join(
         subscription=body.subscription,
         kind=kind,
@@ -165,7 +165,7 @@ def _join(body: CommandSubscribe) -> Join:
 
 
 def _start_at(call: Call, topic: Topic, join: Join, offset: int) -> None:
-    """At the entry that covers the offset."""
+    """Join a subscription that starts at the entry that covers the offset."""
 
     def located(found: Entry | Exception | None) -> None:
         if isinstance(found, Exception):
@@ -176,7 +176,7 @@ def _start_at(call: Call, topic: Topic, join: Join, offset: int) -> None:
 
 
 def _join_at(call: Call, topic: Topic, join: Join, start: int | None) -> None:
-    """The consumer joins; ``start`` is where a new subscription starts. On any thread, without blocking. Raises Missing."""
+    """Add the consumer; ``start``: the offset at which a new subscription starts. Any thread. Does not block. Raises Missing."""
     _attach(call, partial(call.context.subscriptions.join, topic, call.state, join, start))
 
 
@@ -218,7 +218,7 @@ def _attach_once(call: Call, enter: Enter) -> None:
 
     def saved(error: StorageError | None) -> None:
         if error is not None:
-            # The client does not have the subscription then, and there must be nobody in it.
+            # For the client the subscription does not exist then, so its consumer must not stay in it.
             call.state.remove_consumer(connected.id, connected)
             subscription.leave(connected)
         success_when_saved(call, error)
@@ -267,7 +267,7 @@ def handle_flow(call: Call) -> None:
     if not permits:
         raise ProtocolError("a FLOW without permits")
     connected = find_entitled(call, consumer_id)
-    # One of a consumer that this side has closed may have been under way.
+    # A FLOW of a consumer that the broker has closed may still have been on its way.
     if connected is not None:
         connected.subscription.flow(connected, permits)
     call.done()
@@ -281,7 +281,7 @@ def handle_ack(call: Call) -> None:
     state = call.state
 
     def respond(error: Refusal | StorageError | None) -> None:
-        """It is durable, or not."""
+        """The acknowledgement is durable, or has failed."""
         response = CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id)
         if error is not None:
             response.error, response.message = code_of(error), str(error)
@@ -293,7 +293,7 @@ def handle_ack(call: Call) -> None:
             respond(ConsumerNotFound(f"Consumer {ack.consumer_id} not found"))
         call.done()
         return
-    if isinstance(connected, PassingConsumer):  # nothing is kept
+    if isinstance(connected, PassingConsumer):  # its messages are not kept
         if ack.request_id >= 0:
             respond(None)
         call.done()
@@ -301,7 +301,7 @@ def handle_ack(call: Call) -> None:
     subscription = subscription_of(connected)
 
     def taken(error: Refusal | StorageError | None) -> None:
-        """Everything is acknowledged in memory, or what is wrong."""
+        """Everything is acknowledged in memory, or the acknowledgement has failed."""
         if ack.request_id >= 0:
             if error is not None:
                 respond(error)
@@ -326,14 +326,14 @@ _AT_ONCE = 1000
 def handle_redeliver(call: Call) -> None:
     body = call.body
     connected = find_entitled(call, body.consumer_id)
-    if connected is not None and not isinstance(connected, PassingConsumer):  # of those nothing is kept
+    if connected is not None and not isinstance(connected, PassingConsumer):  # whose messages are not kept
         subscription = subscription_of(connected)
         epoch = body.consumer_epoch if body.HasField("consumer_epoch") else None
         if not body.message_ids:
             subscription.redeliver(connected, None, epoch)
         else:
             ledger = subscription.topic.ledger
-            entries = [one.entryId for one in body.message_ids if one.ledgerId == ledger]
+            entries = [message_id.entryId for message_id in body.message_ids if message_id.ledgerId == ledger]
             for at in range(0, len(entries), _AT_ONCE):
                 subscription.redeliver(connected, entries[at : at + _AT_ONCE], epoch)
     call.done()
@@ -350,7 +350,7 @@ def handle_seek(call: Call) -> None:
     body = call.body
     connected = consumer_of(call)
     if isinstance(connected, PassingConsumer):
-        call.success()  # as in Pulsar: there is nothing else than what comes next
+        call.success()  # as in Pulsar: earlier messages are not kept
         return
     subscription = subscription_of(connected)
     topic = subscription.topic

@@ -69,12 +69,12 @@ def handle_lookup(call: Call) -> None:
 
 
 def service_urls(context: PulsarContext, peer: Peer, named: str = "") -> tuple[str | None, str | None]:
-    """The URLs without and with TLS that this client is told; None for one that no listener has. ``named``: the name of the
-    listener that it asks for. Raises ServiceNotReady."""
+    """The URLs without and with TLS for this client; None where no listener has one. ``named``: the name of the listener that
+    the client asks for. Raises ServiceNotReady."""
     listener = context.listeners.get(named or peer.listener)
     if listener is None and named:
         raise ServiceNotReady(f"the broker do not have {named[:200]} listener")
-    if listener is None:  # somebody who has come over another protocol
+    if listener is None:  # the client uses another protocol
         listener = next(iter(context.listeners.values()))
     other = next((each for each in context.listeners.values() if each.ssl != listener.ssl), None)
     urls = {each.ssl: _url(context, each, peer) for each in (listener, other) if each is not None}
@@ -127,7 +127,7 @@ def handle_partitioned_metadata(call: Call) -> None:
 
 
 def inline_partitioned_metadata(context: PulsarContext, request: PulsarRequest) -> bool:
-    """Making a topic waits for the disk."""
+    """Not inline if a topic is created, which waits for the disk."""
     try:
         name = parse_topic(request.body.topic)
     except InvalidTopicName:
@@ -242,7 +242,7 @@ def handle_get_last_message_id(call: Call) -> None:
 
     compacted = subscription.compacted
     if compacted is not None and compacted.ends_log:
-        # Of what lies before the horizon, this consumer sees only what is left.
+        # Before the horizon, this consumer sees only the messages that compaction has left.
         compacted.read_last(partial(first_located, answering(call, answer)))
     else:
         locate_last(topic, answering(call, answer))
@@ -260,7 +260,8 @@ def _last_id(topic: Topic, last: Entry | None) -> MessageIdData:
 
 
 def _mark_delete(topic: Topic, before: int, last: Entry | None) -> MessageIdData:
-    """The id of the last entry that is acknowledged with all before it. Of one in the middle of the log any offset will do."""
+    """The id of the last entry that is acknowledged with all before it; for an entry in the middle of the log, any offset of it
+    will do."""
     if before <= topic.log.log_start_offset and (last is None or before <= last.offset):
         entry = MINUS_1 if before == 0 else before - 1
     else:

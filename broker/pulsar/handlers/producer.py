@@ -1,7 +1,7 @@
 """The commands of producers.
 
 - PRODUCER: a client begins to produce to a topic, which is created on demand. The answer comes when the producer may send. A
-  client that waits to be the exclusive producer gets an answer that says so, and a second answer when it is its turn.
+  client that waits to become the exclusive producer is told so, and gets a second answer when it is its turn.
 - CLOSE_PRODUCER: the client closes a producer. SUCCESS, whether the producer exists or not.
 - SEND: a message, or a batch of them, becomes an entry of the log; its receipt follows when the entry is durable.
 
@@ -47,7 +47,7 @@ def handle_producer(call: Call) -> None:
     _check(body)
     known = state.producers.get(body.producer_id)
     if known is not None:
-        # The client has waited for the answer in vain and asks again.
+        # The client did not get the answer in time, and repeats the command.
         if not known.ready:
             raise ServiceNotReady("Producer is already present on the connection")
         call.reply(Type.PRODUCER_SUCCESS, _success(context, known, body.request_id))
@@ -70,7 +70,7 @@ def handle_producer(call: Call) -> None:
     if not first or first in topic.subscriptions:
         _make(call, topic, schema_version)
         return
-    # A dead-letter topic: what is sent to it is kept for this subscription, which nobody may have used yet.
+    # A dead-letter topic: its messages are kept for this subscription, which may not have had a consumer yet.
     require_subscription(context, call.connection, topic.name, first)
     context.limits.check_new_subscription(topic)
 
@@ -83,7 +83,7 @@ def handle_producer(call: Call) -> None:
 
 
 def _passing_topic(call: Call, name: TopicName) -> NonPersistentTopic:
-    """One whose messages are not kept. Raises a Refusal."""
+    """The topic, whose messages are not kept. Raises a Refusal."""
     context, body = call.context, call.body
     topic = context.nonpersistent.get(name)
     if topic is None:
@@ -98,7 +98,7 @@ def _passing_topic(call: Call, name: TopicName) -> NonPersistentTopic:
 
 
 def _make(call: Call, topic: AnyTopic, schema_version: bytes) -> None:
-    """On any thread, without blocking. Raises a Refusal."""
+    """Any thread. Does not block. Raises a Refusal."""
     context, state, body = call.context, call.state, call.body
     producer = Producer(
         id=body.producer_id,
@@ -135,7 +135,7 @@ def _check(body: CommandProducer) -> None:
 
 
 def _admit(call: Call, producer: Producer) -> None:
-    """On any thread, without blocking. Raises a Refusal."""
+    """Any thread. Does not block. Raises a Refusal."""
     context, topic = call.context, producer.topic
     try:
         with topic.lock:
@@ -149,7 +149,7 @@ def _admit(call: Call, producer: Producer) -> None:
         assert isinstance(holder, Producer)
         if holder.connection is producer.connection:
             raise taken.as_refusal() from None
-        # The connection of the other one may be dead without having been closed.
+        # The connection of the other producer may be dead without having been closed.
         call.context.liveness.probe(
             holder.connection.data, answering(call, partial(_admit_after_probe, call, producer, taken, holder))
         )
@@ -185,7 +185,7 @@ def _answer(call: Call, producer: Producer, admitted: Admitted) -> None:
 
 
 def _save_epoch(call: Call, producer: Producer) -> None:
-    """The topic's epoch has risen. Its producer is told when that is durable."""
+    """The topic's epoch has risen. The producer is told when the epoch is durable."""
     topic = producer.topic
 
     def saved(error: StorageError | None) -> None:
@@ -213,7 +213,7 @@ def _fenced(call: Call, producer: Producer) -> None:
 
 
 def _say(call: Call, outcome: CommandProducerSuccess | Refusal | StorageError) -> None:
-    """The answer, or the second one."""
+    """Send the first or second answer."""
     if isinstance(outcome, Refusal | StorageError):
         if call.answered:
             call.state.push(write_command(Type.ERROR, error_command(call.body.request_id, outcome)))
@@ -238,7 +238,7 @@ def _success(context: PulsarContext, producer: Producer, request_id: int) -> Com
     return success
 
 
-# It may make a topic, which waits for the disk several times.
+# Not inline: it may make a topic, which waits for the disk several times.
 PRODUCER = Command(Type.PRODUCER, handle_producer, inline=False, lane=ADMIN)
 
 
@@ -253,11 +253,11 @@ def handle_close_producer(call: Call) -> None:
 CLOSE_PRODUCER = Command(Type.CLOSE_PRODUCER, handle_close_producer)
 
 
-# Metadata that the processor parses: 1 to 2 ms, if it is nothing but properties. Several SENDs that are taken together are less
-# than 256 KiB (``session.py``).
+# The largest metadata that the processor parses: 1 to 2 ms, if all of it is properties. Several SENDs that are handled together
+# are less than 256 KiB (``session.py``).
 _METADATA_MAX = 48 * 1024
-# A connection that is above a publish rate waits so long at most before it is heard again: clients close a connection on which
-# their PINGs are not answered within 30 s. Its debt stays.
+# The longest time that a connection above a publish rate is not read, because clients close a connection on which their PINGs
+# are not answered within 30 s. Its debt stays.
 _HOLD_MAX_S = 10.0
 
 
@@ -275,7 +275,7 @@ def handle_send(call: Call) -> None:
 
 
 def inline_send(context: PulsarContext, request: PulsarRequest) -> bool:
-    """A write that was slow a moment ago will be slow again, and metadata is not parsed here if that takes milliseconds."""
+    """Not inline if a write was slow a moment ago, since the next may be slow too, or if parsing takes milliseconds."""
     frame = request.frame
     return request.received_at >= context.appends_slow_until and (
         len(frame) <= _METADATA_MAX or metadata_size(frame) <= _METADATA_MAX

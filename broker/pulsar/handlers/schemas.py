@@ -32,7 +32,7 @@ from protocol.pulsar.pulsar_pb2 import CommandGetOrCreateSchemaResponse, Command
 
 
 def of_producer(context: PulsarContext, topic: Topic, body: Any, user: str) -> bytes:
-    """``body``: PRODUCER. The version of its schema, which is added if it is new; empty: it has none. Raises
+    """The version of the schema in the PRODUCER command ``body``, which is added if it is new; empty: no schema. Raises
     IncompatibleSchema, StorageError."""
     schema = schema_from_message(body.schema) if body.HasField("schema") else None
     policies = _policies(context, topic)
@@ -44,8 +44,8 @@ def of_producer(context: PulsarContext, topic: Topic, body: Any, user: str) -> b
 
 
 def of_consumer(context: PulsarContext, topic: Topic, body: Any, user: str) -> None:
-    """``body``: SUBSCRIBE. The first schema of a topic without messages and clients is added, as in Pulsar. Raises
-    IncompatibleSchema, StorageError."""
+    """Check the schema in the SUBSCRIBE command ``body``. As in Pulsar, it is added if the topic has no schema, messages or
+    clients. Raises IncompatibleSchema, StorageError."""
     schema = schema_from_message(body.schema) if body.HasField("schema") else None
     if schema is None:
         return
@@ -58,7 +58,7 @@ def of_consumer(context: PulsarContext, topic: Topic, body: Any, user: str) -> N
 
 
 def add(context: PulsarContext, topic: Topic, schema: Schema, user: str) -> int:
-    """The version of the schema, which is added if it is new. Raises IncompatibleSchema, StorageError."""
+    """The version of the schema; a new schema is added. Raises IncompatibleSchema, StorageError."""
     policies, topic_id = _policies(context, topic), topic.log.topic_id
     if not policies.schema_auto_update and context.schemas.find(topic_id, schema) is None:
         raise IncompatibleSchema("Schema not found and schema auto updating is disabled.")
@@ -110,18 +110,18 @@ def handle_get_schema(call: Call) -> None:
     require_topic(context, call.connection, Operation.DESCRIBE, name)
     version = version_from_bytes(body.schema_version)
     info = context.topics.info(name)
-    found = None
+    stored = None
     if info is not None:
         topic_id = info.topic_id
-        found = context.schemas.latest(topic_id) if version is None else context.schemas.get(topic_id, version)
-    if found is None:
+        stored = context.schemas.latest(topic_id) if version is None else context.schemas.get(topic_id, version)
+    if stored is None:
         raise TopicNotFound("Topic not found or no-schema")
     call.reply(
         Type.GET_SCHEMA_RESPONSE,
         CommandGetSchemaResponse(
             request_id=body.request_id,
-            schema=schema_to_message(found.schema),
-            schema_version=version_bytes(found.version),
+            schema=schema_to_message(stored.schema),
+            schema_version=version_bytes(stored.version),
         ),
     )
 

@@ -1,1 +1,1 @@
-"""Schemas: the versions that each topic has had, and which schemas go with which."""
+"""Schemas of topics: their versions, and the rules of compatibility between them."""

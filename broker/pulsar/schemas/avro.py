@@ -1,12 +1,12 @@
-"""Avro schemas: reading them from JSON, and whether what one has written can be read with another (the specification's "schema
-resolution"). Pure.
+"""Avro schemas: parses them from JSON, and decides whether data written with one schema can be read with another (the
+specification's "schema resolution"). Pure.
 
-A schema comes from a client and may be hostile. Its size is bounded by the caller; here are bounded how deep it is
-(DEPTH_MAX), how many types it names (NODES_MAX), and how many pairs of types are compared (COMPARISONS_MAX), so that both take
+A schema comes from a client and may be hostile. The caller bounds its size. This module bounds its depth (DEPTH_MAX), the number
+of its types (NODES_MAX) and the number of pairs of types that are compared (COMPARISONS_MAX), so that parsing and comparing take
 some tens of milliseconds at most. Named types may refer to themselves.
 
-As in Pulsar, which uses Avro's library for Java, records resolve whatever their names are; enums and fixed types must have the
-same name (without the namespace) or an alias that says so. Logical types are what they are stored as.
+As in Pulsar, which uses Avro's library for Java, records resolve regardless of their names; enums and fixed types must have the
+same name (without the namespace) or a matching alias. A logical type is treated as its underlying type.
 """
 
 import json
@@ -34,11 +34,11 @@ _FULL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*
 
 
 class InvalidAvro(Exception):
-    """It is not an Avro schema. The message may be told to the client."""
+    """Not an Avro schema. The message may be shown to the client."""
 
 
 class TooComplex(Exception):
-    """The schemas have more pairs of types than are compared."""
+    """The schemas have more pairs of types than COMPARISONS_MAX."""
 
 
 @attrs.define(eq=False)
@@ -58,7 +58,7 @@ class Node:
     symbols: frozenset[str] = frozenset()
     has_default: bool = False  # of an enum
     size: int = 0
-    branches: Sequence["Node"] = ()  # of a union; the one type of an array's items or of a map's values
+    branches: Sequence["Node"] = ()  # of a union; for arrays and maps, the single type of their items or values
 
     @property
     def short_name(self) -> str:
@@ -71,12 +71,12 @@ def parse(data: bytes) -> Node:
 
 
 def canonical(data: bytes) -> str:
-    """The same text for schemas that differ in documentation, spaces and order of keys only. Raises InvalidAvro."""
+    """A text that is equal for schemas that differ only in documentation, spaces and order of keys. Raises InvalidAvro."""
     value = _json(data)
     _Parser().schema(value, "", 0)
     try:
         return json.dumps(_without_docs(value), sort_keys=True, separators=(",", ":"))
-    except RecursionError:  # what is not part of the schema, such as a default, may be deeper than it
+    except RecursionError:  # other parts of the JSON, such as defaults, may be deeper than the schema
         raise InvalidAvro("it is too deep") from None
 
 
@@ -89,16 +89,16 @@ def _json(data: bytes) -> Any:
 
 def _without_docs(value: Any) -> Any:
     if isinstance(value, list):
-        return [_without_docs(one) for one in value]
+        return [_without_docs(item) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {key: one for key, one in value.items() if key != "doc"}
+    kept = {key: item for key, item in value.items() if key != "doc"}
     for key in ("type", "items", "values"):
-        if key in found:
-            found[key] = _without_docs(found[key])
-    if isinstance(found.get("fields"), list):
-        found["fields"] = [_without_docs(one) for one in found["fields"]]
-    return found
+        if key in kept:
+            kept[key] = _without_docs(kept[key])
+    if isinstance(kept.get("fields"), list):
+        kept["fields"] = [_without_docs(item) for item in kept["fields"]]
+    return kept
 
 
 class _Parser:
@@ -132,7 +132,7 @@ class _Parser:
             return Node(str(kind), branches=[self.schema(value[member], namespace, depth + 1)])
         if kind is None:
             raise InvalidAvro("an object has no type")
-        return self.schema(kind, namespace, depth + 1)  # a primitive with properties, or one more level around a type
+        return self.schema(kind, namespace, depth + 1)  # a primitive with properties, or a type in another object
 
     def _reference(self, name: str, namespace: str) -> Node:
         if name in _PRIMITIVES:
@@ -144,7 +144,7 @@ class _Parser:
         return node
 
     def _union(self, value: list[Any], namespace: str, depth: int) -> Node:
-        branches = [self.schema(one, namespace, depth + 1) for one in value]
+        branches = [self.schema(branch_value, namespace, depth + 1) for branch_value in value]
         names = [branch.name or branch.kind for branch in branches]
         if "union" in names:
             raise InvalidAvro("a union contains a union")
@@ -174,13 +174,13 @@ class _Parser:
         if not isinstance(listed, list):
             raise InvalidAvro("a record has no fields")
         fields: list[Field] = []
-        for one in listed:
-            if not isinstance(one, dict) or not isinstance(one.get("name"), str) or "type" not in one:
+        for entry in listed:
+            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or "type" not in entry:
                 raise InvalidAvro("a field has no name or no type")
-            if not _NAME.fullmatch(one["name"]):
-                raise InvalidAvro(f"{one['name'][:100]!r} is no name of a field")
-            type_ = self.schema(one["type"], inner, depth + 1)
-            fields.append(Field(one["name"], _strings(one.get("aliases")), type_, "default" in one))
+            if not _NAME.fullmatch(entry["name"]):
+                raise InvalidAvro(f"{entry['name'][:100]!r} is no name of a field")
+            type_ = self.schema(entry["type"], inner, depth + 1)
+            fields.append(Field(entry["name"], _strings(entry.get("aliases")), type_, "default" in entry))
         if len({field.name for field in fields}) != len(fields):
             raise InvalidAvro("a record has a field twice")
         node.fields = fields
@@ -202,7 +202,7 @@ class _Parser:
 def _strings(value: Any) -> frozenset[str]:
     if value is None:
         return frozenset()
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise InvalidAvro("aliases and symbols are lists of strings")
     return frozenset(value)
 
@@ -214,11 +214,11 @@ def _integer(value: Any) -> int:
 
 
 class Comparison:
-    """For one request: all that it compares counts."""
+    """The comparisons of one request. All of them count towards COMPARISONS_MAX."""
 
     def __init__(self) -> None:
         self._left = COMPARISONS_MAX
-        # Pairs that are compared further up: types that contain themselves are readable if nothing else speaks against it.
+        # Pairs whose comparison is under way further up the stack. A recursive type counts as readable there.
         self._open: set[tuple[int, int]] = set()
 
     def why_unreadable(self, reader: Node, writer: Node) -> str | None:

@@ -1,29 +1,25 @@
-"""Which schema may follow which on a topic, by the topic's strategy. Pure.
+"""A schema as clients send it, and which schema may follow which on a topic, by the topic's strategy. Pure.
 
 | strategy | the new schema |
 |---|---|
 | ALWAYS_COMPATIBLE | may be any, of any type |
-| ALWAYS_INCOMPATIBLE | none: the first one stays |
-| BACKWARD | reads what the last one has written |
-| FORWARD | writes what the last one reads |
+| ALWAYS_INCOMPATIBLE | is refused: the first schema stays |
+| BACKWARD | can read data of the latest schema |
+| FORWARD | writes data that the latest schema can read |
 | FULL | both; this is the default |
-| ..._TRANSITIVE | the same with all earlier ones |
+| ..._TRANSITIVE | the same with all earlier schemas |
 
-Avro, JSON and Protobuf schemas are defined in Avro's language and are compared by its rules (``avro.py``); KEY_VALUE by those
-of key and value; PROTOBUF_NATIVE by their descriptors. Other types have nothing that could differ. But for ALWAYS_COMPATIBLE
-the type stays the same.
+Except with ALWAYS_COMPATIBLE, the type must stay the same. How definitions are compared depends on the type:
 
-Schemas of type PROTOBUF_NATIVE: a set of file descriptors, and the name of a message in it. Pure.
-
-Two of them go together if their messages have the same name, and if each field that both have (by number) is written and read
-alike: with types that share their encoding, and repeated in both or in none (or, for a type that allows it, in one). A
-required field must be in both. Messages within messages are compared the same way.
-
-The descriptors come from a client. protobuf bounds how deep they are, and PAIRS_MAX how many messages are compared.
-
-The two schemas in one of type KEY_VALUE: sizes and definitions in its data, types in its properties. Pure.
-
-A schema as clients send it. Pure.
+- Avro, JSON and Protobuf schemas are defined in Avro's language and are compared by its rules (``avro.py``).
+- A KEY_VALUE schema contains two schemas, with sizes and definitions in its data and types in its properties. Both pairs are
+  compared.
+- A PROTOBUF_NATIVE schema is a set of file descriptors and the name of a message in it. Two are compatible if their messages
+  have the same name, and each field that both have (by number) has the same encoding in both: types with a common encoding, and
+  repeated in both or in neither (or, for types that allow it, in either). A required field must be in both. Nested messages are
+  compared the same way. The descriptors come from a client: protobuf bounds their depth, and PAIRS_MAX the number of messages
+  that are compared.
+- Other types have no definition, so they cannot differ.
 
 Tests: tests/pulsar/schemas/test_registry.py.
 """
@@ -46,7 +42,7 @@ from broker.pulsar.schemas import avro
 from protocol.pulsar.pulsar_pb2 import KeyValue as KeyValueMessage
 from protocol.pulsar.pulsar_pb2 import Schema as SchemaMessage
 
-# The definition of one schema, with its properties. Pulsar has no limit but that of a frame.
+# The definition of a schema, with its properties. Pulsar has no limit but that of a frame.
 SCHEMA_BYTES_MAX: Final = 512 * 1024
 
 # Schema.Type of the protocol.
@@ -61,7 +57,7 @@ AUTO_CONSUME: Final = 21
 
 _U64: Final = Struct(">Q")
 
-# What Pulsar's admin API calls the types.
+# The types' names in Pulsar's admin API.
 TYPE_NAMES: Final[Mapping[int, str]] = {
     0: "NONE", 1: "STRING", 2: "JSON", 3: "PROTOBUF", 4: "AVRO", 5: "BOOLEAN", 6: "INT8", 7: "INT16", 8: "INT32",
     9: "INT64", 10: "FLOAT", 11: "DOUBLE", 12: "DATE", 13: "TIME", 14: "TIMESTAMP", 15: "KEY_VALUE", 16: "INSTANT",
@@ -84,7 +80,7 @@ class Schema:
 
 @attrs.frozen
 class StoredSchema:
-    """A version of a topic's schema. ``deleted``: it stands for "no schema from here on"."""
+    """A version of a topic's schema. ``deleted``: it marks that the topic has no schema from here on."""
 
     version: int
     schema: Schema
@@ -94,7 +90,7 @@ class StoredSchema:
 
 
 def schema_from_message(message: Any) -> Schema | None:
-    """A Schema of the protocol. None for those that say that there is none. Raises IncompatibleSchema for one too large."""
+    """Convert a Schema of the protocol. None if it stands for no schema. Raises IncompatibleSchema if it is too large."""
     if message.type in (NONE, AUTO_CONSUME) and not message.schema_data:
         return None
     properties = {pair.key: pair.value for pair in message.properties}
@@ -115,7 +111,7 @@ def schema_to_message(schema: Schema) -> Any:
 
 
 def version_bytes(version: int) -> bytes:
-    """As the protocol has it, and as producers put it into the metadata of their messages."""
+    """The version as in the protocol and in the metadata of messages: 8 bytes, big-endian."""
     return _U64.pack(version)
 
 
@@ -156,7 +152,7 @@ _GROUPS: Final[Mapping[int, str]] = {
 
 
 class Definition:
-    """The messages of a schema by their full names, and which of them it is about."""
+    """The messages of a schema by their full names, and the name of its root message."""
 
     def __init__(self, root: str, messages: Mapping[str, DescriptorProto]) -> None:
         self.root = root
@@ -182,15 +178,15 @@ def parse(data: bytes) -> Definition:
 def _collect(file: FileDescriptorProto, messages: dict[str, DescriptorProto]) -> None:
     left: list[tuple[str, Iterable[DescriptorProto]]] = [(file.package, file.message_type)]
     while left:
-        prefix, found = left.pop()
-        for message in found:
+        prefix, descriptors = left.pop()
+        for message in descriptors:
             name = f"{prefix}.{message.name}" if prefix else message.name
             messages[name] = message
             left.append((name, message.nested_type))
 
 
 def why_incompatible(one: Definition, other: Definition) -> str | None:
-    """For the client; None if they go together, whichever of them reads."""
+    """The reason, for the client; None if they are compatible in both directions."""
     if one.root != other.root:
         return "the root message has another name"
     seen = set()
@@ -204,7 +200,7 @@ def why_incompatible(one: Definition, other: Definition) -> str | None:
             return f"more than {PAIRS_MAX} messages would have to be compared"
         first, second = one.messages.get(pair[0]), other.messages.get(pair[1])
         if first is None or second is None:
-            continue  # of a file that was not sent along
+            continue  # its file was not sent along
         reason = _why_not_fields(first, second, left)
         if reason is not None:
             return f"{pair[0]}: {reason}"
@@ -234,7 +230,7 @@ _SIZE: Final = Struct(">i")
 
 
 def split(schema: Schema) -> tuple[Schema, Schema]:
-    """The schemas of key and value. Raises IncompatibleSchema for data or properties that are not of such a schema."""
+    """The schemas of key and value. Raises IncompatibleSchema if data or properties are not those of a KEY_VALUE schema."""
     data = schema.data
     try:
         (key_size,) = _SIZE.unpack_from(data)
@@ -254,7 +250,7 @@ def split(schema: Schema) -> tuple[Schema, Schema]:
 
 
 def _type_of(schema: Schema, which: str) -> int:
-    # Java writes BYTES for what the protocol calls None.
+    # Java's name for the protocol's type None is BYTES.
     name = schema.properties.get(f"{which}.schema.type", "BYTES")
     return TYPES_BY_NAME.get(name, 0)
 
@@ -298,7 +294,7 @@ def check(new: Schema, existing: Iterable[Schema], strategy: Strategy) -> None:
 
 
 def check_definition(schema: Schema) -> None:
-    """Raises IncompatibleSchema if the definition is none of its type."""
+    """Raises IncompatibleSchema if the definition is not valid for its type."""
     if schema.type in (AVRO, PROTOBUF):
         try:
             avro.parse(schema.data)
@@ -311,22 +307,22 @@ def check_definition(schema: Schema) -> None:
             except (ValueError, RecursionError):
                 raise IncompatibleSchema("Invalid schema definition: it is not JSON.") from None
     elif schema.type == KEY_VALUE:
-        for one in split(schema):
-            if one.type != KEY_VALUE:
-                check_definition(one)
+        for part in split(schema):
+            if part.type != KEY_VALUE:
+                check_definition(part)
     elif schema.type == PROTOBUF_NATIVE:
         parse(schema.data)
 
 
 def identity(schema: Schema) -> bytes:
-    """The same for schemas that are one: of the same type, with definitions that differ in documentation and spaces at
-    most."""
+    """A digest that is equal for equivalent schemas: of the same type, with definitions that differ at most in documentation and
+    spaces."""
     definition = schema.data
     if schema.type in (AVRO, JSON, PROTOBUF):
         try:
             definition = avro.canonical(schema.data).encode("utf-8", "surrogatepass")
         except avro.InvalidAvro:
-            pass  # JSON of another language
+            pass  # a JSON schema in another language
     return sha256(bytes((schema.type,)) + definition).digest()
 
 
@@ -342,14 +338,14 @@ def _check_pair(new: Schema, old: Schema, strategy: Strategy, comparison: avro.C
     if new.type in (AVRO, PROTOBUF):
         _check_avro(avro.parse(new.data), avro.parse(old.data), strategy, comparison)
     elif new.type == JSON:
-        # JSON schemas of another language (JSON Schema, as old clients send it) go with any.
+        # JSON schemas in another language (JSON Schema, as old clients send it) are compatible with any.
         node, existing = _json_node(new), _json_node(old)
         if node is not None and existing is not None:
             _check_avro(node, existing, strategy, comparison)
     elif new.type == KEY_VALUE:
-        for one, other in zip(split(new), split(old), strict=True):
-            if one.type != KEY_VALUE:
-                _check_pair(one, other, strategy, comparison)
+        for new_part, old_part in zip(split(new), split(old), strict=True):
+            if new_part.type != KEY_VALUE:
+                _check_pair(new_part, old_part, strategy, comparison)
     elif new.type == PROTOBUF_NATIVE:
         reason = why_incompatible(parse(new.data), parse(old.data))
         if reason is not None:

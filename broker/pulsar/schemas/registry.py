@@ -1,11 +1,12 @@
 """The schemas of all topics: the versions of each, from 0, in the catalogue.
 
-A version is a document of kind "pulsar-schema", whose key is the topic's id and the version's number, so a topic that is made
-again under the same name has none of the schemas of the last one, and all partitions of a topic share them. A version is never
-changed. Deleting a topic's schema adds a version that says so, as in Pulsar; what follows need not go with what was before.
+A version is a document of kind "pulsar-schema" with the topic's id and the version's number as its key. So all partitions of a
+topic share its schemas, and a topic that is made again under the same name has none of its predecessor's. A version is never
+changed. Deleting a topic's schema adds a version with the mark ``deleted``, as in Pulsar; later schemas need not be compatible
+with those before it.
 
-Any thread. What writes may block, and runs one at a time under ``_lock``, so that versions are numbered in the order in which
-they are stored. Reading takes no lock: the list of a topic's versions is replaced as a whole.
+Any thread. Writing may block and is serialised by ``_lock``, so that versions are numbered in the order in which they are
+stored. Reading takes no lock: the list of a topic's versions is replaced as a whole.
 
 The versions of a topic are bounded in number and bytes.
 """
@@ -30,16 +31,16 @@ BYTES_MAX: Final = 8 * 1024 * 1024  # of a topic
 
 
 class _Versions:
-    """Those of one topic. Frozen after it was made."""
+    """The versions of one topic. Immutable."""
 
     def __init__(self, stored: Sequence[StoredSchema], identities: Sequence[bytes]) -> None:
         self.stored = stored
         self.identities = identities
-        first = max((place + 1 for place, one in enumerate(stored) if one.deleted), default=0)
-        self.current = stored[first:]  # those that are not deleted
+        first = max((place + 1 for place, version in enumerate(stored) if version.deleted), default=0)
+        self.current = stored[first:]  # not deleted
         pairs = zip(self.current, identities[first:], strict=True)
-        self.by_identity = {identity: one.version for one, identity in pairs}
-        self.size = sum(len(one.schema.data) for one in stored)
+        self.by_identity = {identity: version.version for version, identity in pairs}
+        self.size = sum(len(version.schema.data) for version in stored)
 
     def and_one(self, one: StoredSchema) -> "_Versions":
         return _Versions([*self.stored, one], [*self.identities, identity(one.schema)])
@@ -55,20 +56,20 @@ class SchemaRegistry:
         self._lock = Lock()
 
     def load(self, exists: Callable[[UUID], bool]) -> None:
-        """Read the catalogue, and remove what belongs to topics that do not exist any more. Raises StorageError."""
-        found: dict[UUID, list[StoredSchema]] = {}
+        """Read the catalogue, and remove the schemas of topics that no longer exist. Raises StorageError."""
+        stored_by_topic: dict[UUID, list[StoredSchema]] = {}
         gone: list[tuple[str, str, bytes | None]] = []
         for key, body in self._catalogue.load_documents(KIND):
             topic_id = UUID(key.partition("/")[0])
             if exists(topic_id):
-                found.setdefault(topic_id, []).append(decode(body))
+                stored_by_topic.setdefault(topic_id, []).append(decode(body))
             else:
                 gone.append((KIND, key, None))
         if gone:
             self._catalogue.alter_documents(gone)
-        for topic_id, stored in found.items():
-            stored.sort(key=lambda one: one.version)
-            self._topics[topic_id] = _Versions(stored, [identity(one.schema) for one in stored])
+        for topic_id, stored in stored_by_topic.items():
+            stored.sort(key=lambda version: version.version)
+            self._topics[topic_id] = _Versions(stored, [identity(version.schema) for version in stored])
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -78,44 +79,44 @@ class SchemaRegistry:
         return current[-1] if current else None
 
     def get(self, topic_id: UUID, version: int) -> StoredSchema | None:
-        """Also one that was deleted later."""
-        for one in self._of(topic_id).stored:
-            if one.version == version and not one.deleted:
-                return one
+        """Also finds a version that was deleted later."""
+        for stored in self._of(topic_id).stored:
+            if stored.version == version and not stored.deleted:
+                return stored
         return None
 
     def all(self, topic_id: UUID) -> Sequence[StoredSchema]:
-        """Those that are not deleted, the oldest first."""
+        """The versions that are not deleted, the oldest first."""
         return self._of(topic_id).current
 
     def find(self, topic_id: UUID, schema: Schema) -> int | None:
-        """The version that this schema has already."""
+        """The version that has this schema; None if there is none."""
         return self._of(topic_id).by_identity.get(identity(schema))
 
     def check(self, topic_id: UUID, schema: Schema, strategy: Strategy) -> None:
-        """Whether ``put`` would take it. Raises IncompatibleSchema."""
+        """Raises IncompatibleSchema if ``put`` would refuse the schema."""
         check_definition(schema)
-        check(schema, [one.schema for one in reversed(self._of(topic_id).current)], strategy)
+        check(schema, [stored.schema for stored in reversed(self._of(topic_id).current)], strategy)
 
     def check_consumer(self, topic_id: UUID, schema: Schema, strategy: Strategy) -> None:
-        """Whether a consumer with this schema reads what is on the topic. Raises IncompatibleSchema."""
+        """Raises IncompatibleSchema if a consumer with this schema cannot read the topic's messages."""
         if strategy is Strategy.ALWAYS_COMPATIBLE:
             return
         current = self._of(topic_id).current
         if not current:
             raise IncompatibleSchema("Topic does not have schema to check")
         check_definition(schema)
-        # As Pulsar: but for the strategies that look at all versions, a consumer has to read the latest one.
+        # As in Pulsar: except with the strategies that compare all versions, a consumer has to read the latest.
         if (
             not strategy.transitive and strategy is not Strategy.ALWAYS_INCOMPATIBLE
         ) or strategy is Strategy.FORWARD_TRANSITIVE:
             strategy = Strategy.BACKWARD
-        check(schema, [one.schema for one in reversed(current)], strategy)
+        check(schema, [stored.schema for stored in reversed(current)], strategy)
 
     # -- changes: may block, raise StorageError -----------------------------------------------------------------------------
 
     def put(self, topic_id: UUID, schema: Schema, strategy: Strategy, now_ms: int, user: str = "") -> int:
-        """The version of this schema: the one that it has, or a new one. Raises IncompatibleSchema."""
+        """Add the schema unless the topic has it already, and return its version. Raises IncompatibleSchema."""
         version = self.find(topic_id, schema)
         if version is not None:
             return version
@@ -133,20 +134,20 @@ class SchemaRegistry:
             return self._append(topic_id, schema, now_ms, user)
 
     def delete(self, topic_id: UUID, now_ms: int, user: str = "") -> int | None:
-        """The topic has no schema any more. Returns the version that says so; None: it had none."""
+        """Delete the topic's schema. Returns the version that marks this; None: the topic had no schema."""
         with self._lock:
             if not self._of(topic_id).current:
                 return None
             return self._append(topic_id, Schema(0, b""), now_ms, user, deleted=True)
 
     def forget(self, topic_id: UUID) -> None:
-        """The topic has been deleted. Does not raise: what cannot be removed now goes with the next start."""
+        """The topic has been deleted. Does not raise: if removing fails now, the next start removes the schemas."""
         with self._lock:
             versions = self._topics.pop(topic_id, None)
             if versions is not None:
                 try:
                     self._catalogue.alter_documents(
-                        [(KIND, _key(topic_id, one.version), None) for one in versions.stored]
+                        [(KIND, _key(topic_id, version.version), None) for version in versions.stored]
                     )
                 except StorageError as error:
                     log.warning("schemas_not_removed", topic_id=str(topic_id), error=str(error))
@@ -154,9 +155,9 @@ class SchemaRegistry:
     def _append(self, topic_id: UUID, schema: Schema, now_ms: int, user: str, *, deleted: bool = False) -> int:
         versions = self._of(topic_id)
         version = versions.stored[-1].version + 1 if versions.stored else 0
-        one = StoredSchema(version, schema, now_ms, user, deleted)
-        self._catalogue.alter_documents([(KIND, _key(topic_id, version), encode(one))])
-        self._topics[topic_id] = versions.and_one(one)
+        stored = StoredSchema(version, schema, now_ms, user, deleted)
+        self._catalogue.alter_documents([(KIND, _key(topic_id, version), encode(stored))])
+        self._topics[topic_id] = versions.and_one(stored)
         return version
 
     def _of(self, topic_id: UUID) -> _Versions:
@@ -168,7 +169,7 @@ def _key(topic_id: UUID, version: int) -> str:
 
 
 def encode(one: StoredSchema) -> bytes:
-    """A line of JSON, and the definition as it is."""
+    """A line of JSON, then the definition unchanged."""
     schema = one.schema
     head = {
         "format": 1,

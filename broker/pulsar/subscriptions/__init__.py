@@ -1,1 +1,1 @@
-"""What a subscription has consumed, and what it does for its consumers."""
+"""Subscriptions: their cursors, and the adapter between their dispatchers and consumers."""

@@ -1,7 +1,7 @@
-"""What the consumers of a subscription have acknowledged: the cursor, and the messages of the entries that are out.
+"""The acknowledgements of a subscription: changes of its cursor, and the table of delivered entries.
 
-An acknowledgement changes the cursor, and the dispatcher is told of what is newly acknowledged; its effects are carried out
-before the lock is released. One ACK command, with entries that have to be read first, is in ``acknowledging.py``.
+An acknowledgement changes the cursor; then the dispatcher is told of the newly acknowledged messages, and its effects are carried
+out before the lock is released. ``acknowledging.py`` handles an ACK command, whose entries may have to be read first.
 
 The subscription's lock guards all of it. Methods take it unless they say that it is held.
 
@@ -70,12 +70,12 @@ class Acknowledgements:
             self.delivered = Delivered()
 
     def last_consumer_left(self) -> None:
-        """Whatever was delivered is delivered again. The lock is held."""
+        """All delivered entries will be delivered again. The lock is held."""
         self.delivered = None
 
     def add(self, connected: ConnectedConsumer, acked: Iterable[AckedEntry]) -> list[AckedEntry]:
-        """Acknowledge entries one by one. Returns those of which it is not known how many messages they have. Raises
-        TooManyHoles; then those before have been acknowledged. Raises ConsumerNotFound: nothing has been."""
+        """Acknowledge entries individually. Returns the entries with an unknown number of messages. Raises TooManyHoles after
+        acknowledging the entries before the failed entry; raises ConsumerNotFound before acknowledging any."""
         unknown: list[AckedEntry] = []
         with self._lock:
             self._check_connected(connected)
@@ -96,7 +96,7 @@ class Acknowledgements:
         return unknown
 
     def add_whole(self, connected: ConnectedConsumer, entries: Sequence[int]) -> list[int]:
-        """The same for whole entries: those that follow each other are one range for the cursor."""
+        """The same for whole entries: the cursor gets adjacent entries as a single range."""
         with self._lock:
             self._check_connected(connected)
             delivered, cursor, dispatcher = self.delivered, self._cursor, self._subscription.dispatcher
@@ -118,7 +118,7 @@ class Acknowledgements:
             return [entry for entry in unknown if not cursor.is_acknowledged(entry)] if unknown else unknown
 
     def add_known(self, connected: ConnectedConsumer, acked: Iterable[tuple[int, int, Sequence[int] | None]]) -> None:
-        """The same for (offset, messages, ack set), now that they are known."""
+        """The same for entries whose number of messages has been read: (offset, messages, ack set)."""
         with self._lock:
             self._check_connected(connected)
             now = self._subscription.now()
@@ -130,7 +130,7 @@ class Acknowledgements:
                 self._acknowledged(effects, now)
 
     def _check_connected(self, connected: ConnectedConsumer) -> None:
-        """An acknowledgement that came too late must not be answered as if it counted."""
+        """Raises ConsumerNotFound: an acknowledgement of a closed consumer must not be answered with success."""
         if connected not in self._subscription.connected:
             raise ConsumerNotFound(f"Consumer {connected.id} has been closed")
 
@@ -164,7 +164,8 @@ class Acknowledgements:
             subscription.tell_end_of_topic()
 
     def end_of(self, entry: int, *, whole: bool) -> int | None:
-        """The offset after the entry with this id, or, of a ``whole`` one, with this offset in it. None: it has to be read."""
+        """The offset after the entry with this id; ``whole``: the id may be any offset in the entry. None: the entry has to be
+        read."""
         with self._lock:
             delivered, before = self.delivered, self._cursor.acknowledged_before
             if entry < before:
@@ -179,8 +180,8 @@ class Acknowledgements:
     def add_until(
         self, connected: ConnectedConsumer | None, offset: int, last: tuple[int, int, Sequence[int]] | None = None
     ) -> None:
-        """Everything before the offset is acknowledged, and of the entry after that (offset, messages, ack set), if it is
-        given, what its ack set does not have. ``connected`` None: by the broker."""
+        """Acknowledge everything before the offset, and in the entry ``last`` (offset, messages, ack set) the messages that are
+        not in its ack set. ``connected`` None: the broker acknowledges."""
         with self._lock:
             if connected is not None:
                 self._check_connected(connected)
@@ -198,7 +199,7 @@ class Acknowledgements:
             self._acknowledged(effects, now)
 
     def _moved(self, now: Now) -> list[Effect]:
-        """``acknowledged_before`` has passed entries that were not acknowledged one by one."""
+        """``acknowledged_before`` has passed entries that were not acknowledged individually."""
         before = self._cursor.acknowledged_before
         if self.delivered is not None:
             self.delivered.remove_before(before)
@@ -206,7 +207,7 @@ class Acknowledgements:
         return dispatcher.marked_deleted(before, now) if dispatcher is not None else []
 
     def catch_up_with_start(self, now: Now) -> list[Effect]:
-        """What the log has deleted cannot be consumed any more. The lock is held."""
+        """Acknowledge the entries that the log has deleted, which can no longer be consumed. The lock is held."""
         start = self._subscription.first_offset
         if not self._cursor.acknowledge_until(start):
             return []
@@ -214,7 +215,7 @@ class Acknowledgements:
         return self._moved(now)
 
     def discard(self, entries: Sequence[Entry], now: Now) -> list[Effect]:
-        """Nobody is to get these. The lock is held."""
+        """Acknowledge entries that no consumer gets. The lock is held."""
         effects: list[Effect] = []
         for entry in entries:
             try:

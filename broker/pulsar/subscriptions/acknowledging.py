@@ -1,7 +1,7 @@
-"""One ACK command on its way into the cursor.
+"""Applies an ACK command to the cursor.
 
-Nearly always ``start`` does all of it. An entry that the subscription does not know (``delivered.py``) is read first, for the
-number of its messages: from the cache, or on a reader's thread, where the work goes on then. The lock of the subscription is
+Nearly always ``start`` does all of the work. An entry that the subscription does not know (``delivered.py``) is first read, for
+the number of its messages: from the cache, or on a reader's thread, which then continues the work. The subscription's lock is
 taken for a bounded number of ids at a time.
 
 Tests: tests/pulsar/subscriptions/test_acknowledging.py.
@@ -21,7 +21,7 @@ from protocol.pulsar.acks import Ack
 
 # Ids for which the subscription's lock is taken once: about 2 ms.
 _AT_ONCE = 1000
-# Unknown entries that are read at a time, while other readers of the broker wait.
+# Unknown entries that are read at a time. Other reads of the broker may have to wait meanwhile.
 _READ_AT_ONCE = 100
 
 Finished = Callable[[Refusal | StorageError | None], None]
@@ -48,10 +48,10 @@ class Acknowledging:
             if done:
                 self._finished(None)
 
-    # -- one by one ----------------------------------------------------------------------------------------------------
+    # -- individual ----------------------------------------------------------------------------------------------------
 
     def _individual(self) -> bool:
-        """False: it goes on later."""
+        """False: the work continues later."""
         subscription, ids = self._subscription, self._ack.ids
         topic = subscription.topic
         ledger, end = topic.ledger, topic.log.log_end_offset
@@ -62,7 +62,7 @@ class Acknowledging:
             for at in range(0, len(whole), _AT_ONCE):
                 unknown = subscription.acknowledgements.add_whole(self._connected, whole[at : at + _AT_ONCE])
                 self._unknown += [(entry, None) for entry in unknown]
-        # Of another generation of the topic, or not written yet: these mean nothing.
+        # Ids of another generation of the topic, or beyond the end of the log, are ignored.
         acked: list[AckedEntry] = [
             (entry, ack_set or None) for of_ledger, entry, ack_set in ids if of_ledger == ledger and entry < end
         ]
@@ -71,17 +71,17 @@ class Acknowledging:
         return not self._unknown or self._resolve()
 
     def _resolve(self) -> bool:
-        """Read the next unknown entries. False: that takes a while."""
+        """Read the unknown entries. False: a reader's thread continues."""
         reader = self._subscription.reader
         while self._unknown:
-            # Several sets of one batch may be in one command.
+            # A command may have several ack sets of the same batch.
             asked, self._unknown = self._unknown[:_READ_AT_ONCE], self._unknown[_READ_AT_ONCE:]
             offsets = sorted({entry for entry, _ in asked})
-            found = reader.replay(offsets)
-            if found is None:
+            entries = reader.replay(offsets)
+            if entries is None:
                 reader.replay_later(offsets, partial(self._read, asked))
                 return False
-            self._apply(asked, found)
+            self._apply(asked, entries)
         return True
 
     def _read(self, asked: Sequence[AckedEntry], result: Sequence[Entry] | Exception) -> None:
@@ -111,7 +111,7 @@ class Acknowledging:
     def _cumulative(self) -> bool:
         subscription, ids = self._subscription, self._ack.ids
         topic = subscription.topic
-        # With several ids, or where consumers get a share of the messages each, it means nothing: Pulsar ignores it as well.
+        # With several ids, or on a shared subscription, a cumulative ACK has no meaning. Pulsar ignores it as well.
         if len(ids) != 1 or subscription.kind not in SINGLE_ACTIVE:
             return True
         ledger, entry, ack_set = ids[0]
@@ -131,7 +131,7 @@ class Acknowledging:
             return
         try:
             if result is None or isinstance(result, Exception) or result.offset > entry:
-                self._until(entry, entry + 1, None)  # there is nothing in this place, or no more
+                self._until(entry, entry + 1, None)  # there is no entry at this offset (any more)
             else:
                 self._until(result.offset, result.offset + result.messages, ack_set)
         except (Refusal, StorageError) as error:

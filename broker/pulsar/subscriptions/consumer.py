@@ -1,10 +1,10 @@
-"""A consumer as a connected client has it: what goes out to it, and how much of that its connection has not taken yet.
+"""A connected consumer: sends it its entries, and pauses it while its connection has not taken them.
 
-``deliver`` and ``pause`` run under the subscription's lock, on whatever thread has something to send; ``writable`` and
-``disconnected`` are called on the connection's processor.
+``deliver`` and ``pause`` run under the subscription's lock, on any thread; ``writable`` and ``disconnected`` are called on the
+connection's processor.
 
-After a slice the consumer is paused until its connection has sent what it was given. So one consumer with much to read takes
-turns with the other connections of its processor, and one that does not read its socket costs a slice of memory. A consumer
+After a slice of entries the consumer is paused until its connection has sent them. So a consumer with a large backlog takes turns
+with the other connections of its processor, and a consumer that does not read its socket costs a slice of memory. A consumer
 whose client is above its quota of bytes is held in the same way, until the debt is paid.
 
 Tests: tests/pulsar/subscriptions/test_consumer.py.
@@ -32,8 +32,8 @@ from protocol.pulsar.pulsar_pb2 import (
 )
 
 _SLICE_BYTES = 512 * 1024
-_SLICE_ENTRIES = 1000  # small ones cost by their number
-# Entries up to this size are copied into one piece with those around them, which takes less than a part of its own for each.
+_SLICE_ENTRIES = 1000  # the cost of small entries depends on their number
+# Entries up to this size are joined with their neighbours, because a copy costs less than a part of its own.
 _COPIED_BYTES = 4096
 
 
@@ -62,16 +62,16 @@ class ConnectedConsumer:
     line: Line  # of the waker
     since_ms: int  # wall clock
     quota: DeliveryQuota | None = None  # None: clients have none
-    epoch: int | None = None  # the client's, which MESSAGE repeats; None: it has none
+    epoch: int | None = None  # the client's, which MESSAGE repeats; None: the client sent none
     consumer: Consumer = attrs.field(init=False)
     metadata: dict[str, str] = attrs.Factory(dict)
     paused: bool = False
-    held: bool = False  # paused, and for the sake of its client's quota
-    left: bool = False  # the subscription does not have it any more
+    held: bool = False  # paused because of its client's quota
+    left: bool = False  # it is no longer in the subscription
     messages_out: int = 0
     bytes_out: int = 0
     redelivered: int = 0
-    told_end: bool = False  # that the topic is terminated and read to its end
+    told_end: bool = False  # REACHED_END_OF_TOPIC has been sent
     _slice_bytes: int = 0
     _slice_entries: int = 0
 
@@ -94,7 +94,7 @@ class ConnectedConsumer:
         parts: list[Part] = []
         copied: list[Buffer] = []  # since the last large entry
         size = messages = 0
-        known = known_size = -1  # what `before`, `first` and `after` are for
+        known = known_size = -1  # offset >> 7 and size for which `before`, `first` and `after` hold
         before = after = b""
         first: Sequence[bytes] = ()
         for entry, count, ack_set in deliveries:
@@ -134,7 +134,7 @@ class ConnectedConsumer:
             self._hold()
 
     def pause(self) -> None:
-        """Send nothing more until the connection has taken what it has."""
+        """Send nothing more until the connection has sent its queued bytes."""
         if not self.paused:
             self.paused = True
             self.consumer.writable = False
@@ -148,7 +148,7 @@ class ConnectedConsumer:
             self._release_or_wait()
 
     def _release_or_wait(self) -> None:
-        """Here, and on the timer's thread."""
+        """Called by ``_hold`` and on the timer's thread."""
         if self.left:
             return
         connection = self.connection.connection
@@ -157,13 +157,13 @@ class ConnectedConsumer:
             self.connection.outbox.call(connection, self._ask_to_be_called)
 
     def go_on(self) -> None:
-        """A new slice."""
+        """Begin a new slice."""
         self.paused = False
         self._slice_bytes = self._slice_entries = 0
         self.consumer.writable = True
 
     def _ask_to_be_called(self) -> None:
-        """On the processor. Perhaps everything has been sent meanwhile; then nobody would call."""
+        """On the processor. If everything has been sent meanwhile, the processor would not call ``writable``."""
         connection = self.connection.connection
         if connection.outgoing_bytes:
             connection.writable = False
@@ -171,7 +171,7 @@ class ConnectedConsumer:
             self.line.call(self.writable)  # not here: the subscription's lock may be held
 
     def close(self) -> None:
-        """Have the client look up the topic and subscribe again. The subscription has removed it, or is about to."""
+        """Have the client look up the topic and subscribe again. The caller removes the consumer from the subscription."""
         self.connection.remove_consumer(self.id, self)
         self._tell(BaseCommand.Type.CLOSE_CONSUMER, CommandCloseConsumer(consumer_id=self.id, request_id=UNASKED))
 
@@ -182,7 +182,7 @@ class ConnectedConsumer:
         )
 
     def tell_end_of_topic(self) -> None:
-        """Once. Clients of the C++ core do not know the command and would close the connection."""
+        """Sent once, and not to clients of the C++ core, which do not know the command and would close the connection."""
         if not self.told_end and not self.connection.is_cpp:
             self.told_end = True
             self._tell(BaseCommand.Type.REACHED_END_OF_TOPIC, CommandReachedEndOfTopic(consumer_id=self.id))

@@ -1,15 +1,15 @@
-"""The cursor of a subscription: what of one partition it has consumed, and where it reads next.
+"""The cursor of a subscription: the acknowledged positions of a partition, and the next position to read.
 
 Pure; the subscription's lock guards it. Positions are offsets of the log. Pulsar's mark-delete position is the entry before
 ``acknowledged_before``, and its individually deleted messages are the ranges above (``broker/delivery/acknowledged.py``).
 
-The subscription alone changes what is acknowledged; the dispatcher alone moves ``read_offset``. What ``encode`` returns is
-kept in the catalogue and has everything but ``read_offset``: after a restart the cursor reads from ``acknowledged_before`` on,
-and entries that are acknowledged are passed over.
+Only the subscription acknowledges; only the dispatcher moves ``read_offset``. The catalogue keeps the bytes of ``encode``, which
+contain everything but ``read_offset``: after a restart the cursor reads from ``acknowledged_before`` on and skips acknowledged
+entries.
 
-Entries are acknowledged whole or by the indexes of their batch, so ``acknowledged_before`` is the first offset of an entry.
-Only a log that was cut inside of a batch, which Kafka's DeleteRecords can do, makes an exception. Whoever asks whether an
-entry is acknowledged therefore names its last offset: what is left of that entry is delivered then.
+Entries are acknowledged whole or by the indexes of their batch, so ``acknowledged_before`` is the first offset of an entry,
+except in a log that was cut inside of a batch, which Kafka's DeleteRecords can do. Callers of ``is_acknowledged`` therefore pass
+an entry's last offset, so that the rest of a cut entry is delivered.
 
 The format: version (1 byte), offset before which everything is acknowledged (8), number of ranges (4) and size of the numbers
 that follow (1: 4 or 8), for all ranges the length of the hole before each, then the length of each; number of parts (4), for
@@ -37,7 +37,7 @@ _NARROW: Final = 1 << 32
 
 
 class Cursor:
-    """A new one has everything before ``start`` acknowledged and reads from there."""
+    """A new cursor has everything before ``start`` acknowledged and reads from there."""
 
     __slots__ = ("_acknowledged", "properties", "read_offset")
 
@@ -53,7 +53,7 @@ class Cursor:
         self.read_offset = start  # the next to read
         self.properties: Mapping[str, str] = dict(
             properties or {}
-        )  # of the subscription; ``set_properties`` replaces them
+        )  # of the subscription; changed by ``set_properties``
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -63,48 +63,47 @@ class Cursor:
 
     @property
     def version(self) -> int:
-        """It changes with whatever ``encode`` has."""
+        """Changes whenever the result of ``encode`` may change."""
         return self._acknowledged.version
 
     def is_acknowledged(self, entry: int) -> bool:
-        """Whether the entry with this offset, best its last one, is acknowledged as a whole."""
+        """Whether the entry with this offset, preferably its last, is acknowledged as a whole."""
         return self._acknowledged.covers(entry)
 
     def ack_set(self, entry: int) -> Sequence[int] | None:
-        """Of a batch of which some messages are acknowledged: the words that MESSAGE has, bit 1 for those that are not. None
-        for all others."""
+        """The ack set of a partly acknowledged batch, in words as in MESSAGE; bit 1: not acknowledged. None for all other
+        entries."""
         bits = self._acknowledged.part(entry)
         return None if bits is None else words_from_bits(bits)
 
     def remaining(self, entry: int, messages: int) -> int:
-        """How many messages of the entry are not acknowledged."""
+        """The number of the entry's messages that are not acknowledged."""
         if self._acknowledged.covers(entry):
             return 0
         bits = self._acknowledged.part(entry)
         return messages if bits is None else bits.bit_count()
 
     def messages(self, entry: int, remaining: int) -> int:
-        """How many messages the entry had that has so many left, when it was delivered."""
+        """How many messages the entry had when it was delivered, if ``remaining`` of them are not acknowledged."""
         part = self._acknowledged.parts.get(entry)
         return remaining if part is None else part.records
 
     def next_unacknowledged(self, offset: int) -> int:
-        """The first offset from this one on that is not acknowledged: where a read that begins here may begin."""
+        """The first unacknowledged offset that is not before ``offset``: a read at ``offset`` may begin there."""
         return self._acknowledged.next_hole(offset)
 
     @property
     def crowded(self) -> bool:
-        """So much has been acknowledged out of order that no more may be read, until the consumers acknowledge what is
-        older."""
+        """So much has been acknowledged out of order that no more may be read until consumers acknowledge older messages."""
         return self._acknowledged.crowded
 
     @property
     def acknowledged(self) -> Acknowledged:
-        """For statistics: ranges and parts. Not to be changed."""
+        """Ranges and parts. Read only."""
         return self._acknowledged
 
     def backlog(self, end: int) -> int:
-        """How many offsets before ``end`` (that of the log) are not acknowledged. Kafka's control batches count as well."""
+        """The number of unacknowledged offsets before ``end``, the log's end. Kafka's control batches count as well."""
         acknowledged = self._acknowledged
         parts = sum(part.records - part.remaining.bit_count() for part in acknowledged.parts.values())
         return max(0, end - acknowledged.before - acknowledged.beyond - parts)
@@ -112,20 +111,20 @@ class Cursor:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def acknowledge(self, entry: int, messages: int, ack_set: Sequence[int] | None = None) -> int:
-        """Acknowledge an entry with so many messages, or those whose bits are 0 in ``ack_set`` (missing words are 0).
+        """Acknowledge an entry of ``messages`` messages, or those whose bits are 0 in ``ack_set`` (missing words are 0).
 
-        How many of its messages were not acknowledged before. Raises TooManyHoles; then nothing has changed.
+        Returns how many messages were not acknowledged before. Raises TooManyHoles; then nothing has changed.
         """
         if ack_set is None:
             return self._acknowledged.add(entry, entry + messages)
         return self._acknowledged.add_part(entry, messages, bits_from_words(ack_set, messages))
 
     def acknowledge_until(self, offset: int) -> bool:
-        """Acknowledge everything before the offset. Whether that moved the cursor."""
+        """Acknowledge everything before the offset. Returns whether that moved the cursor."""
         return self._acknowledged.until(offset)
 
     def skip(self, offset: int, end: int) -> None:
-        """The reader has found no entry between these two: nobody will acknowledge them. Never refused."""
+        """There is no entry in this range of offsets, so nobody will acknowledge it. Never refused."""
         self._acknowledged.add_absent(offset, end)
 
     def reset(self, offset: int) -> None:
@@ -134,7 +133,7 @@ class Cursor:
         self.read_offset = offset
 
     def rewind(self) -> None:
-        """Read again what is not acknowledged, from the oldest."""
+        """Read unacknowledged entries again, from the oldest."""
         self.read_offset = self._acknowledged.before
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
@@ -144,17 +143,17 @@ class Cursor:
     # -- storing ------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> "CursorSnapshot":
-        """What there is to encode, copied: 3 ms for 200,000 ranges. Whoever encodes it needs no lock."""
+        """A copy that can be encoded without the lock. Takes 3 ms for 200,000 ranges."""
         acknowledged = self._acknowledged
         return CursorSnapshot(acknowledged.before, acknowledged.snapshot(), dict(acknowledged.parts), self.properties)
 
     def encode(self) -> bytes:
-        """What ``decode`` reads. Raises StorageError."""
+        """The bytes that ``decode`` reads. Raises StorageError."""
         return self.snapshot().encode()
 
     @classmethod
     def decode(cls, state: bytes, *, ranges_max: int = RANGES_MAX, parts_max: int = PARTS_MAX) -> "Cursor":
-        """The cursor, rewound. Raises StorageError for what ``encode`` has not written."""
+        """The cursor, rewound. Raises StorageError for bytes that ``encode`` did not write."""
         try:
             return cls._decode(state, ranges_max, parts_max)
         except (error, ValueError) as fault:
@@ -199,7 +198,7 @@ class Cursor:
 
 @attrs.frozen
 class CursorSnapshot:
-    """A cursor as it was. Nobody changes it."""
+    """The state of a cursor at a moment. Immutable."""
 
     acknowledged_before: int
     ranges: RangesSnapshot
@@ -207,9 +206,9 @@ class CursorSnapshot:
     properties: Mapping[str, str]
 
     def encode(self) -> bytes:
-        """What ``Cursor.decode`` reads. Raises StorageError for properties that are too large: who takes them in bounds them."""
+        """The bytes that ``Cursor.decode`` reads. Raises StorageError if the properties are too large; handlers bound them."""
         starts, ends = self.ranges.bounds()
-        # Without a loop of our own: 200,000 ranges take 20 ms.
+        # Without a loop in Python: 200,000 ranges take 20 ms.
         holes = list(map(sub, starts, chain((self.acknowledged_before,), ends)))
         lengths = list(map(sub, ends, starts))
         wide = max(chain(holes, lengths), default=0) >= _NARROW
@@ -234,7 +233,7 @@ class CursorSnapshot:
 
 
 def stored_position(state: bytes) -> int:
-    """``acknowledged_before`` of a cursor that is stored; 0 if it cannot be read."""
+    """``acknowledged_before`` of a stored cursor; 0 if it cannot be read."""
     if len(state) < _HEAD.size or state[0] != _VERSION:
         return 0
     position: int = _HEAD.unpack_from(state)[1]

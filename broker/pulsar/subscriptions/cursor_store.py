@@ -1,7 +1,7 @@
 """The cursors of durable subscriptions in the catalogue. ``rows`` writes them (``broker/metadata/state_store.py``), on the thread
 ``cursor-writer``.
 
-The states of topics that nobody uses lie here as bytes, as they were loaded or as the topic has left them.
+For topics that are not in use, this keeps the states of their subscriptions, as loaded or as left by the topic.
 
 Any thread. The lock guards the tables of topics; it is taken below a subscription's, and nothing is called under it.
 """
@@ -26,7 +26,7 @@ Key = tuple[uuid.UUID, int, str]  # topic id, partition, subscription
 
 
 class LastState:
-    """The last state of a subscription whose topic is not used any more, on its way into the catalogue. Any thread."""
+    """The last state of a subscription of an unloaded topic, on its way into the catalogue. Any thread."""
 
     __slots__ = ("_error", "_lock", "_waiting")
 
@@ -36,7 +36,7 @@ class LastState:
         self._error: StorageError | None = None
 
     def wait(self, done: Done) -> None:
-        """Call ``done`` when it is durable, or could not be written."""
+        """Call ``done`` when the state is durable or could not be written."""
         with self._lock:
             if self._waiting is not None:
                 self._waiting.append(done)
@@ -62,10 +62,10 @@ class CursorStore:
         self.rows: StateStore[Key] = StateStore(self.writer, clock, timer, _write, _delete, _report)
         self._lock = Lock()
         self._unused: dict[tuple[uuid.UUID, int], dict[str, _Unused]] = {}
-        self._topics: set[uuid.UUID] = set()  # those that have cursors, or may have
+        self._topics: set[uuid.UUID] = set()  # topics that may have cursors
 
     def open(self, topic_ids: Container[uuid.UUID]) -> None:
-        """Load all cursors. Those of other topics than these are deleted: the broker died between the two deletions."""
+        """Load all cursors. Cursors of topics that no longer exist are deleted: the broker died between the deletions."""
         gone = set()
         for row in self._catalogue.load_cursors():
             if row.topic_id in topic_ids:
@@ -83,31 +83,32 @@ class CursorStore:
             return set(self._topics)
 
     def names(self, topic_id: uuid.UUID, partition: int) -> list[str]:
-        """The subscriptions of a topic that is not in use."""
+        """The names of the subscriptions of a topic that is not in use."""
         with self._lock:
             return list(self._unused.get((topic_id, partition), ()))
 
     def states(self, topic_id: uuid.UUID, partition: int) -> list[bytes]:
-        """Those of a topic that is not in use."""
+        """The encoded cursors of a topic that is not in use."""
         with self._lock:
-            found = list(self._unused.get((topic_id, partition), {}).values())
-        return [unused.encoded for unused in found]
+            entries = list(self._unused.get((topic_id, partition), {}).values())
+        return [unused.encoded for unused in entries]
 
     def take(self, topic_id: uuid.UUID, partition: int) -> dict[str, TakenState]:
-        """The states of a topic that comes into use, by subscription. Those that are not saved have to be reported as changed."""
+        """Remove and return the states of a topic that comes into use, by subscription. The caller reports unsaved states as
+        changed."""
         with self._lock:
             self._topics.add(topic_id)
-            found = self._unused.pop((topic_id, partition), {})
-            for unused in found.values():
+            entries = self._unused.pop((topic_id, partition), {})
+            for unused in entries.values():
                 unused.taken = True
-        for unused in found.values():
+        for unused in entries.values():
             self.rows.unchanged(unused)
-        return {name: TakenState(unused.encoded, unused.is_saved) for name, unused in found.items()}
+        return {name: TakenState(unused.encoded, unused.is_saved) for name, unused in entries.items()}
 
     def leave(self, stored: Stored[Key], state: CursorSnapshot, is_saved: bool, last: LastState) -> None:
-        """Its topic is not used any more. Its ``state`` is None from now on; this is the last one, which is written before
-        anything that is saved from now on, so before the states of whoever takes it over. ``last`` is told. It is encoded
-        when it is written, or asked for: locks may be held here."""
+        """The topic is unloaded: ``stored.state()`` is None from now on, and ``state`` is the last state. It is written before
+        everything saved later, so before the states of a subscription that is loaded again, and then ``last`` is told. It is
+        encoded when it is written or asked for, because locks may be held here."""
         unused = _Unused(stored.key, state, is_saved)
         topic_id, partition, name = stored.key
         with self._lock:
@@ -123,7 +124,7 @@ class CursorStore:
             self.writer.change(write, write.done)
 
     def topics_deleted(self, topic_ids: Iterable[uuid.UUID]) -> None:
-        """Their cursors go as well. The next start does it if this fails."""
+        """Delete the cursors of these topics. If that fails, the next start does it."""
         topic_ids = set(topic_ids)
         with self._lock:
             self._topics -= topic_ids
@@ -133,13 +134,13 @@ class CursorStore:
         self.writer.change(lambda catalogue: catalogue.delete_topic_cursors(topic_ids), _ignore)
 
     def delete(self, stored: Stored[Key], done: Done) -> None:
-        """The subscription is deleted: its ``state`` is None from now on. ``done`` is called on the writer's thread, with no lock
-        held, when that is durable, or could not be stored; then it is tried again every second."""
+        """The subscription is deleted: ``stored.state()`` is None from now on. ``done`` is called on the writer's thread, with no
+        lock held, when the deletion is durable or could not be stored; then it is tried again every second."""
         self.rows.unchanged(stored)
         self.rows.delete([stored.key], done)
 
     def flush(self) -> None:
-        """Write what is left. Only after the writer's thread has ended."""
+        """Write all remaining changes. Only after the writer's thread has ended."""
         self.rows.flush()
         self.writer.flush()
 
@@ -157,7 +158,7 @@ def _report(key: Key, error: StorageError, unlogged_before: int) -> None:
 
 
 class _Unused:
-    """The state of a subscription whose topic nobody uses."""
+    """The state of a subscription of a topic that is not in use."""
 
     __slots__ = ("_state", "is_saved", "key", "taken")
 
@@ -169,7 +170,7 @@ class _Unused:
 
     @property
     def encoded(self) -> bytes:
-        """Raises StorageError for what cannot be stored."""
+        """Raises StorageError if the state cannot be encoded."""
         state = self._state
         if isinstance(state, CursorSnapshot):
             self._state = state = state.encode()
@@ -183,11 +184,11 @@ class _Unused:
         return True
 
     def settle(self, done: Done) -> None:
-        done(None)  # whoever waited was told of the last state
+        done(None)  # callers that wait for a save wait for ``LastState``
 
 
 class _LastWrite:
-    """A last state on its way into the catalogue. It is written even if the topic is in use again: ``last`` waits for it."""
+    """Writes a last state, even if the topic is in use again, because ``last`` waits for it."""
 
     __slots__ = ("_last", "_rows", "_unused")
 
@@ -208,4 +209,4 @@ class _LastWrite:
 
 
 def _ignore(_: StorageError | None) -> None:
-    """The next start finds out."""
+    """If deleting failed, the next start does it."""

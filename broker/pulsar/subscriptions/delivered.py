@@ -1,8 +1,8 @@
-"""How many messages each entry has that was delivered and is not acknowledged.
+"""The number of messages of each entry that is delivered and not acknowledged.
 
-An acknowledgement names an entry, not its messages, and the cursor works with ranges of offsets. The answer is nearly always
-here; for what is not (an entry that was delivered before a restart, or one of very many) the acknowledgement waits until the
-entry has been read again (``acknowledging.py``). So the table may be bounded.
+An acknowledgement names an entry, not its messages, but the cursor works with ranges of offsets. This table nearly always has
+the number of messages. For other entries (delivered before a restart, or dropped from the full table) the acknowledgement waits
+until the entry has been read again (``acknowledging.py``). So the table may be bounded.
 
 Pure; the subscription's lock guards it.
 """
@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 from broker.pulsar.dispatch.dispatcher import Delivery
 
-# Of one subscription, about 100 bytes each.
+# Entries of a subscription in the table, about 100 bytes each.
 _MOST: Final = 65_536
 
 
 class Run(NamedTuple):
-    """Entries that follow each other: the offset of the first, the one after the last, and all of theirs."""
+    """Adjacent entries: the first offset, the offset after the last entry, and the offsets of all entries."""
 
     first: int
     end: int
@@ -57,21 +57,21 @@ class Delivered:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        # Several at once: what was deleted at the front of a dictionary is passed over whenever its first key is looked for.
+        # Several at once: a dictionary skips the places of keys deleted at its front whenever its first key is looked for.
         table = self._messages
         for oldest in list(islice(table, len(table) - self.most + self.most // 8)):
             del table[oldest]
 
     def messages(self, entry: int) -> int | None:
-        """None: it is not known."""
+        """None: unknown."""
         return self._messages.get(entry)
 
     def remove(self, entry: int) -> None:
-        """It is acknowledged as a whole."""
+        """The entry is acknowledged as a whole."""
         self._messages.pop(entry, None)
 
     def take(self, entries: Iterable[int]) -> tuple[list[Run], list[int]]:
-        """Take these out: in runs of entries that follow each other, and those that are not known."""
+        """Remove these entries. Returns runs of adjacent entries, and the unknown entries."""
         pop = self._messages.pop
         runs: list[Run] = []
         unknown: list[int] = []
@@ -93,7 +93,7 @@ class Delivered:
         return runs, unknown
 
     def put_back(self, runs: Sequence[Run]) -> None:
-        """These could not be acknowledged."""
+        """Undo ``take`` for runs that could not be acknowledged."""
         for _, end, entries in runs:
             for entry, following in zip(entries, [*entries[1:], end], strict=True):
                 self._messages[entry] = following - entry
@@ -101,13 +101,13 @@ class Delivered:
     def remove_before(self, offset: int) -> None:
         """Everything before the offset is acknowledged."""
         table = self._messages
-        # Usually the oldest ones are the first, and there are few of them.
+        # Usually the oldest entries are the first, and few of them are removed.
         gone = list(takewhile(offset.__gt__, table))
         for entry in gone:
             del table[entry]
         self._removed += len(gone)
-        # An entry that was delivered again stands behind newer ones: look at all of them when the table has doubled. And when as
-        # many were deleted as there are, the dictionary is made anew, because it does not forget the places of those.
+        # An entry that was delivered again stands behind newer entries, so all are checked when the table has doubled. The
+        # dictionary is also rebuilt when as many keys were deleted as remain, because it keeps the places of deleted keys.
         if len(table) > self._prune_at or self._removed > max(1024, len(table)):
             self._removed = 0
             self._messages = {entry: messages for entry, messages in table.items() if entry >= offset}

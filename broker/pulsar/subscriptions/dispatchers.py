@@ -1,4 +1,4 @@
-"""Which dispatcher serves which type of subscription.
+"""Makes the dispatcher for a type of subscription.
 
 Tests: tests/pulsar/subscriptions/test_subscriptions.py.
 """
@@ -23,7 +23,7 @@ NAMES = {number: name for name, number in SubType.items()}
 
 @attrs.frozen
 class KeySharedPolicy:
-    """What all consumers of a Key_Shared subscription have to agree on."""
+    """The policy that all consumers of a Key_Shared subscription must have in common."""
 
     sticky: bool = False  # each consumer names its ranges of hashes
     out_of_order: bool = False
@@ -38,7 +38,7 @@ def make_dispatcher(
     limit: RateLimit | None = None,
     delayed: DelayedTracker | None = None,
 ) -> Dispatcher:
-    """Raises NotAllowed for a type that there is not."""
+    """Raises NotAllowed for an unknown type."""
     if kind == SubType.Exclusive:
         return Exclusive(cursor, settings, limit)
     if kind == SubType.Failover:

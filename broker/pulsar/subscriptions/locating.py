@@ -1,16 +1,13 @@
-"""Finds entries by the ids and times that clients name: where a subscription starts, where a seek leads to, what comes last.
+"""Finds entries by message id or time (``offset_of``, ``locate``, ...), and probes whether a connection is alive (``Liveness``).
 
-Nothing here blocks: what is not in the cache is read on a reader's thread, which then calls ``done``. Finding an offset by time
-does block (``offset_at``); it runs on a handler.
+Entries are looked up where a subscription starts, for a seek, and for the last message id. A message id is (ledger, entry): the
+ledger is the topic's generation, the entry an offset. Any offset that an entry covers means that entry, because clients compute
+with ids. Nothing blocks: entries that are not in the cache are read on a reader's thread, which then calls ``done``. Only
+``offset_at``, which finds an offset by time, blocks; it runs on a handler.
 
-A message id is (ledger, entry): the ledger is the topic's generation, the entry an offset. Any offset that an entry covers means
-that entry, because clients compute with ids.
-
-Whether a connection is alive, for a client that wants the place of another one.
-
-The network can lose a connection without a word. The client that comes back finds its own old consumer in an exclusive
-subscription. So the connection of that one is asked: a PING, to which every client answers with PONG. One that does not answer in
-time is closed.
+A connection can die without being closed. When its client returns, the client's old consumer still occupies an exclusive
+subscription. So ``Liveness`` sends a PING on the old connection, which every client answers with PONG, and closes the connection
+if no answer comes in time.
 
 Any thread.
 
@@ -33,8 +30,8 @@ from protocol.pulsar.frames import write_command
 from protocol.pulsar.metadata import MINUS_1
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandPing, MessageIdData
 
-# Offsets before the end in which the last entry is looked for at a time, and how often. Behind it there may be ends of
-# transactions and what was aborted.
+# The offsets of a window in the backward search for the last entry, and the maximum number of windows. The log may end with ends
+# of transactions and aborted messages.
 _WINDOW = 64
 _WINDOWS = 64
 
@@ -42,14 +39,15 @@ Located = Callable[[Entry | Exception | None], None]
 
 
 def offset_of(topic: Topic, message_id: MessageIdData) -> int:
-    """The offset that the id names. Of another generation of the topic, and of "earliest" and "latest": the start or the end."""
+    """The offset that the id names; the start for "earliest" or an older generation of the topic, the end for "latest" or a newer
+    generation."""
     if MINUS_1 in (message_id.ledgerId, message_id.entryId):
         return topic.log.log_start_offset
     return offset_in(topic, message_id.ledgerId, message_id.entryId)
 
 
 def offset_in(topic: Topic, ledger: int, entry: int) -> int:
-    """The same for numbers of which none means "earliest"."""
+    """The same for numbers, neither of which means "earliest"."""
     start, end = topic.log.log_start_offset, topic.reader.end
     if ledger < topic.ledger:
         return start
@@ -59,12 +57,12 @@ def offset_in(topic: Topic, ledger: int, entry: int) -> int:
 
 
 def locate(topic: Topic, offset: int, done: Located) -> None:
-    """Find the entry that covers the offset, or the first one after it; None at the end."""
+    """Find the entry that covers the offset, or the first entry after it; None at the end."""
     _read(topic, offset, 1, partial(first_located, done))
 
 
 def first_located(done: Located, result: Sequence[Entry] | Exception) -> None:
-    """Tell ``done`` the first of what was read."""
+    """Call ``done`` with the first entry that was read."""
     done(result if isinstance(result, Exception) else result[0] if result else None)
 
 
@@ -88,31 +86,31 @@ def _looked_back(
     if isinstance(result, Exception):
         done(result)
         return
-    found = [entry for entry in result if entry.offset < end]
-    if found:
-        done(found[-1])
+    visible = [entry for entry in result if entry.offset < end]
+    if visible:
+        done(visible[-1])
     else:
         _look_back(topic, first, _WINDOW, tries + 1, done)
 
 
 def _read(topic: Topic, offset: int, entries: int, done: Callable[[Sequence[Entry] | Exception], None]) -> None:
-    # One byte: one entry, whatever its size. Several are only looked for where they are small.
+    # A size of one byte yields one entry, however large. Several entries are read only where they are small.
     size = 1 if entries == 1 else 1024 * 1024
     try:
-        found = topic.reader.read(offset, entries, size)
+        entries_read = topic.reader.read(offset, entries, size)
     except Exception as error:
         done(error)
         return
-    if found is None:
+    if entries_read is None:
         topic.reader.read_later(offset, entries, size, done)
     else:
-        done(found)
+        done(entries_read)
 
 
 def offset_at(topic: Topic, time_ms: int) -> int:
     """The first offset whose message was published at this time or later; the end if there is none. Blocks."""
-    found = topic.log.times.offset_for_timestamp(max(0, min(time_ms, 2**62)))
-    return topic.reader.end if found is None else found[0]
+    position = topic.log.times.offset_for_timestamp(max(0, min(time_ms, 2**62)))
+    return topic.reader.end if position is None else position[0]
 
 
 log = get_logger("pulsar")
@@ -130,12 +128,12 @@ class Liveness:
         self._timer = timer
         self._timeout_s = timeout_s
         self._lock = Lock()
-        # Who waits for an answer of which connection. One PING at a time.
+        # The waiting callbacks by connection. One PING at a time.
         self._asked: dict[PulsarConnection, tuple[list[Answered], TimerHandle]] = {}
         self._dead = EventLimit()
 
     def probe(self, connection: PulsarConnection, answered: Answered) -> None:
-        """Call ``answered``, on any thread, with True when the client has answered, or with False when it has not in time: then
+        """Call ``answered``, on any thread, with True when the client has answered, or with False if it has not in time; then
         its connection is being closed."""
         if connection.closed or connection.connection.closed:
             answered(False)
@@ -150,12 +148,12 @@ class Liveness:
         connection.push(_PING)
 
     def heard(self, connection: PulsarConnection) -> None:
-        """It has sent PONG."""
+        """The client has sent PONG."""
         if connection in self._asked:
             self._end(connection, alive=True)
 
     def lost(self, connection: PulsarConnection) -> None:
-        """It is closed."""
+        """The connection is closed."""
         if connection in self._asked:
             self._end(connection, alive=False)
 

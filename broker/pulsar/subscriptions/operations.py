@@ -1,7 +1,7 @@
-"""What operators and the broker's upkeep do with a subscription: skip, expire, clear, reset, peek, analyze, and its figures.
+"""Operations on a subscription by operators and the broker's upkeep: skip, expire, clear, reset, peek, analyze, figures.
 
-Any thread; what blocks says so. Where an answer takes a read of the log, ``done`` gets it, on a reader's thread or at once. What
-is changed is written within a second; ``Subscription.save`` waits for that.
+Any thread; functions that block say so. Where the log must be read, ``done`` gets the result, on a reader's thread or at once.
+Changes are written within a second; ``Saving.save`` waits for that.
 
 Tests: tests/pulsar/subscriptions/test_operations.py.
 """
@@ -20,11 +20,11 @@ from broker.pulsar.subscriptions.dispatchers import NAMES
 from broker.pulsar.subscriptions.locating import locate, offset_at
 from broker.pulsar.subscriptions.subscription import Subscription
 
-# Entries that a look at the backlog reads at a time.
+# Entries that a scan of the backlog reads at a time.
 _BATCH = 100
-# Bytes of entries that one look reads: some 100 ms of a disk.
+# Bytes of entries that a scan reads at most: some 100 ms of a disk.
 _SCAN_MAX: Final = 256 * 1024 * 1024
-# Entries that are counted: Pulsar's subscriptionBacklogScanMaxEntries.
+# Entries that ``analyze`` counts at most: Pulsar's subscriptionBacklogScanMaxEntries.
 ANALYZED_MAX: Final = 10_000
 
 Done = Callable[[Exception | None], None]
@@ -50,23 +50,23 @@ class ConsumerFigures:
 @attrs.frozen(kw_only=True)
 class SubscriptionFigures:
     name: str
-    type: str  # as Pulsar calls it; "None" before the first consumer
+    type: str  # its name in Pulsar; "None" before the first consumer
     durable: bool
     backlog: int  # messages
     unacked: int
     expired: int  # messages, since the broker has started
     acknowledged_before: int  # the mark-delete position is before this offset
     read_offset: int
-    ranges: int  # that are acknowledged beyond that
+    ranges: int  # acknowledged ranges from that offset on
     properties: Mapping[str, str]
-    active_consumer: str  # "" if there is none, or all of them are served
-    blocked: bool  # so many of its messages are unacknowledged that it gets no new ones
-    delayed: int  # entries whose time has not come
+    active_consumer: str  # "" if there is none, or all consumers are served
+    blocked: bool  # no new messages are sent, because too many are unacknowledged
+    delayed: int  # entries that are not due yet
     consumers: Sequence[ConsumerFigures]
 
 
 def figures(subscription: Subscription) -> SubscriptionFigures:
-    """As of now. The lock is held for about a microsecond a consumer."""
+    """The present figures. The lock is held for about a microsecond a consumer."""
     with subscription.lock:
         cursor, dispatcher = subscription.cursor, subscription.dispatcher
         consumers = [consumer_figures(connected) for connected in subscription.connected]
@@ -76,7 +76,7 @@ def figures(subscription: Subscription) -> SubscriptionFigures:
             type=NAMES.get(subscription.kind, "None"),
             durable=subscription.durable,
             backlog=cursor.backlog(max(subscription.topic.reader.end, cursor.acknowledged_before)),
-            unacked=sum(one.unacked for one in consumers),
+            unacked=sum(consumer.unacked for consumer in consumers),
             expired=subscription.expired,
             acknowledged_before=cursor.acknowledged_before,
             read_offset=cursor.read_offset,
@@ -108,19 +108,19 @@ def consumer_figures(connected: ConnectedConsumer) -> ConsumerFigures:
 
 
 def clear(subscription: Subscription) -> None:
-    """Acknowledge everything that is there."""
+    """Acknowledge all messages of the topic."""
     subscription.acknowledgements.add_until(None, subscription.topic.reader.end)
 
 
 def skip(subscription: Subscription, messages: int, done: Done) -> None:
-    """Acknowledge the oldest messages; of a batch all, if one of them is among these."""
+    """Acknowledge the oldest ``messages`` messages, rounded up to whole batches."""
     with subscription.lock:
         target = _nth_unacknowledged(subscription.cursor, messages, subscription.topic.reader.end)
     locate(subscription.topic, target, partial(_skip_to, subscription, target, done))
 
 
 def _nth_unacknowledged(cursor: Cursor, messages: int, end: int) -> int:
-    """The offset before which there are so many that are not acknowledged."""
+    """The offset before which ``messages`` messages are not acknowledged."""
     offset = cursor.acknowledged_before
     for first, following in cursor.acknowledged.ranges:
         if messages <= first - offset:
@@ -141,7 +141,7 @@ def _skip_to(subscription: Subscription, target: int, done: Done, found: Entry |
 
 
 def expire(subscription: Subscription, before_ms: int) -> int:
-    """Acknowledge the messages that were published before this time (ms since the epoch). How many that were. Blocks."""
+    """Acknowledge the messages published before this time (ms since the epoch), and return their number. Blocks."""
     offset = offset_at(subscription.topic, before_ms)
     with subscription.lock:
         cursor = subscription.cursor
@@ -157,12 +157,12 @@ def expire(subscription: Subscription, before_ms: int) -> int:
 
 
 def reset_to_time(subscription: Subscription, time_ms: int, done: Done) -> None:
-    """Go on at the first message that was published at this time or later. Blocks; then ``done``."""
+    """Continue at the first message published at this time or later. Blocks, then calls ``done`` when it is saved."""
     reset_to_offset(subscription, offset_at(subscription.topic, time_ms), done)
 
 
 def reset_to_offset(subscription: Subscription, offset: int, done: Done) -> None:
-    """Go on at the entry that covers the offset; the consumers subscribe again."""
+    """Continue at the entry that covers the offset; the consumers subscribe again."""
     locate(subscription.topic, offset, partial(_reset_to, subscription, offset, done))
 
 
@@ -191,8 +191,7 @@ def peek(subscription: Subscription, position: int, done: Peeked) -> None:
 
 @attrs.define
 class BacklogFound:
-    """What a look at the entries that are not acknowledged has counted. ``aborted``: there may
-    be more."""
+    """The counts of unacknowledged entries and messages. ``aborted``: there may be more."""
 
     entries: int = 0
     messages: int = 0
@@ -202,37 +201,37 @@ class BacklogFound:
 
 
 def analyze(subscription: Subscription, start: int, done: Callable[[BacklogFound | Exception], None]) -> None:
-    """Count what is not acknowledged from this offset on, up to ``ANALYZED_MAX`` entries."""
-    found = BacklogFound()
+    """Count the unacknowledged entries from this offset on, up to ``ANALYZED_MAX``."""
+    result = BacklogFound()
 
     def see(entries: Sequence[Entry]) -> bool:
-        entries = entries[: ANALYZED_MAX - found.entries]
-        if entries and found.first < 0:
-            found.first = entries[0].offset
+        entries = entries[: ANALYZED_MAX - result.entries]
+        if entries and result.first < 0:
+            result.first = entries[0].offset
         with subscription.lock:
-            found.messages += sum(subscription.cursor.remaining(one.offset, one.messages) for one in entries)
-        found.entries += len(entries)
-        found.last = entries[-1].offset if entries else found.last
-        found.aborted = found.entries == ANALYZED_MAX
-        if found.aborted:
-            done(found)
-        return not found.aborted
+            result.messages += sum(subscription.cursor.remaining(entry.offset, entry.messages) for entry in entries)
+        result.entries += len(entries)
+        result.last = entries[-1].offset if entries else result.last
+        result.aborted = result.entries == ANALYZED_MAX
+        if result.aborted:
+            done(result)
+        return not result.aborted
 
     def ended(error: Exception | None) -> None:
         if isinstance(error, TooFar):
-            found.aborted, error = True, None
-        done(error or found)
+            result.aborted, error = True, None
+        done(error or result)
 
     _Scan(subscription, max(start, subscription.cursor.acknowledged_before), see, ended).start()
 
 
 class TooFar(NotAllowed):
-    """A look at the backlog would read too much."""
+    """A scan of the backlog would read too much."""
 
 
 class _Scan:
-    """Reads the backlog from an offset on, and has ``see`` look at what is not acknowledged until it returns False. ``ended`` is
-    called if the end came before, or something failed."""
+    """Reads the backlog from an offset on, and calls ``see`` with the unacknowledged entries until it returns False. ``ended`` is
+    called at the end of the backlog, or with an error."""
 
     def __init__(
         self,
@@ -263,9 +262,9 @@ class _Scan:
         if isinstance(result, Exception) or not result:
             self._ended(result if isinstance(result, Exception) else None)
             return
-        self._bytes += sum(one.size for one in result)
+        self._bytes += sum(entry.size for entry in result)
         with self._subscription.lock:
-            unacknowledged = [one for one in result if not self._subscription.cursor.is_acknowledged(one.last)]
+            unacknowledged = [entry for entry in result if not self._subscription.cursor.is_acknowledged(entry.last)]
         if self._see(unacknowledged):
             self._offset = result[-1].last + 1
             self.start()

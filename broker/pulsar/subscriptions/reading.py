@@ -1,14 +1,14 @@
-"""Brings a subscription's dispatcher the entries that it asks for: new ones (``Read``), and old ones once more (``Replay``).
+"""Reads the entries that a subscription's dispatcher asks for: new entries (``Read``), and entries to redeliver (``Replay``).
 
-Entries come from the cache, or else from a reader's thread, later. A read that cannot be done now waits
+Entries come from the cache at once, or later from a reader's thread. A read that cannot be done now waits
 
-- at the end of the log, in the log's tail,
-- until the reader's threads have finished the read before it,
-- until something is acknowledged, if the cursor is crowded,
-- until a consumer's connection takes more, if none of the few consumers' does, or
-- for its turn: who holds the lock reads only a few batches.
+- in the log's tail, at the end of the log,
+- until the reader's threads have finished the previous read,
+- until messages are acknowledged, if the cursor is crowded,
+- until a consumer's connection takes more, if all of the few consumers' connections are full, or
+- for the subscription's next turn: the holder of the lock reads only a few batches.
 
-Every method is called under the subscription's lock, unless it says something else, and returns the effects that the subscription
+Every method is called under the subscription's lock, unless it says otherwise, and returns the effects that the subscription
 has to carry out before it releases the lock.
 
 Tests: tests/pulsar/subscriptions/test_subscription.py, tests/pulsar/subscriptions/test_consuming.py.
@@ -32,7 +32,7 @@ from broker.runtime.threads import Lock
 
 log = get_logger("pulsar")
 
-# Consumers at whose connections a read looks before it begins.
+# With more consumers than this, a read does not check their connections before it begins.
 _LOOKED_AT = 4
 
 
@@ -86,28 +86,28 @@ class Reading:
     def __init__(self, subscription: Reads, failures: EventLimit) -> None:
         self._subscription = subscription
         self._failures = failures
-        self._read: Read | None = None  # it waits
-        # What the reader's threads have of this subscription: one read and one replay at most, however often consumers come and
-        # go. ``_cold_...`` None: nobody wants its result any more. What is asked for meanwhile waits until it is done.
+        self._read: Read | None = None  # the waiting read
+        # The reader's threads have at most one read and one replay of this subscription, however often consumers come and go.
+        # ``_cold_...`` None: the result is no longer wanted. Later requests wait until the outstanding request is done.
         self._reader_has_read = self._reader_has_replay = False
         self._cold_read: Read | None = None
         self._cold_replay: Replay | None = None
-        self._read_waits = False  # `_read` waits for that
+        self._read_waits = False  # `_read` waits for the reader's threads
         self._next_replay: Replay | None = None
         self._held = False  # `_read` waits for acknowledgements
-        self._empty = (-1, -1)  # (offset, end): there was no entry between these
+        self._empty = (-1, -1)  # (offset, end): a read found no entry between these offsets
 
-    # -- what waits ---------------------------------------------------------------------------------------------------------
+    # -- waiting reads ------------------------------------------------------------------------------------------------------
 
     def put_off(self, effect: Read | Replay) -> None:
-        """It is done when ``take_up`` is called."""
+        """Keep the effect until ``take_up`` is called."""
         if type(effect) is Read:
             self._read = effect
         else:
             self._next_replay = effect  # type: ignore[assignment]
 
     def take_up(self) -> list[Effect]:
-        """What waits, whatever it waits for, but for replays that the reader's threads keep waiting."""
+        """The waiting read, whatever it waits for, and the waiting replay unless it waits for the reader's threads."""
         effects = self.take_up_read()
         if self._next_replay is not None and not self._reader_has_replay:
             effects.append(self._next_replay)
@@ -119,7 +119,7 @@ class Reading:
         return [] if read is None else [read]
 
     def consumer_came(self) -> list[Effect]:
-        """The read may have waited for connections that take nothing."""
+        """A waiting read may continue, because it may have waited for full connections."""
         return [] if self._held else self.take_up_read()
 
     def acknowledged(self) -> list[Effect]:
@@ -136,7 +136,7 @@ class Reading:
             self._subscription.topic.tail.discard(self._subscription)
 
     def forget(self) -> None:
-        """Nobody is served any more."""
+        """There are no consumers any more."""
         self.cancel_read()
         self._cold_replay = self._next_replay = None
         self._held = False
@@ -173,7 +173,7 @@ class Reading:
                 if topic.terminated:
                     subscription.tell_end_of_topic()
                 return effects
-            topic.tail.discard(subscription)  # one was appended between the two
+            topic.tail.discard(subscription)  # an entry was appended between the two checks
             self._read = None
         try:
             entries = reader.read(offset, read.max_entries, read.max_bytes)
@@ -190,28 +190,28 @@ class Reading:
         return [*effects, *self._entries_read(read, offset, end, entries, now)]
 
     def all_paused(self) -> bool:
-        """Whether all of the few consumers are."""
+        """Whether there are few consumers and all of them are paused."""
         connected = self._subscription.connected
-        return len(connected) <= _LOOKED_AT and all(one.paused for one in connected)
+        return len(connected) <= _LOOKED_AT and all(consumer.paused for consumer in connected)
 
     def _cannot_send(self) -> bool:
-        """Whether all of the few consumers have connections that take nothing now. Then they are paused."""
+        """Whether there are few consumers and all of their connections are full. Then they are paused."""
         connected = self._subscription.connected
         if len(connected) > _LOOKED_AT:
             return False
-        for one in connected:
-            if not one.paused and one.connection.connection.writable:
+        for consumer in connected:
+            if not consumer.paused and consumer.connection.connection.writable:
                 return False
-        for one in connected:
-            one.pause()
+        for consumer in connected:
+            consumer.pause()
         return True
 
     def _entries_read(self, read: Read, offset: int, end: int, entries: Sequence[Entry], now: Now) -> Sequence[Effect]:
-        """``end``: that of the log before it was read."""
+        """``end``: the end of the log before it was read."""
         subscription = self._subscription
         if not entries:
-            # Only what consumers never see, such as the ends of transactions. If the log has not grown meanwhile, the reader
-            # knows that by now; if it has, the rest is looked at as well.
+            # There are only batches that consumers never see, such as the ends of transactions. If the log has not grown
+            # meanwhile, the reader's end shows that by now; otherwise the rest is read as well.
             self._empty = (offset, end)
             if subscription.reader.end <= offset:
                 subscription.cursor.skip(offset, end)

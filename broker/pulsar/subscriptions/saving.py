@@ -1,7 +1,7 @@
-"""What of a subscription's cursor the catalogue has (``cursor_store.py``).
+"""Keeps track of which version of a subscription's cursor is in the catalogue (``cursor_store.py``).
 
-The subscription's lock guards it, and the cursor; methods take it unless they say that it is held. The thread
-``cursor-writer`` asks for the state and tells when it is durable.
+The subscription's lock guards this and the cursor; methods take it unless they say that it is held. The thread
+``cursor-writer`` asks for the state and reports when it is durable.
 
 Tests: tests/pulsar/subscriptions/test_cursor_store.py.
 """
@@ -16,7 +16,7 @@ from broker.runtime.threads import Lock
 
 
 class Saving:
-    """``durable``: whether anything is to be kept at all."""
+    """``durable``: whether the cursor is stored at all."""
 
     __slots__ = ("_cursor", "_durable", "_last", "_lock", "_saved_version", "_store", "gone", "key")
 
@@ -31,12 +31,12 @@ class Saving:
         self.gone = False  # its state must not be written any more
 
     def changed(self) -> None:
-        """The cursor has changed: it is written within a second. The lock is held."""
+        """The cursor has changed and is written within a second. The lock is held."""
         if self._durable and self._cursor.version != self._saved_version:
             self._store.rows.changed(self)
 
     def save(self, done: Done) -> None:
-        """Call ``done`` when what is acknowledged now is durable, or could not be made so; at once if it is."""
+        """Call ``done`` when the present cursor is durable or could not be written; at once if it is durable already."""
         if self._durable:
             with self._lock:
                 gone, saved = self.gone, self._cursor.version == self._saved_version
@@ -49,7 +49,7 @@ class Saving:
         done(None)
 
     def settle(self, done: Done) -> None:
-        """``gone``: call ``done`` when the last state is durable; at once if there is none, because this is deleted."""
+        """If ``gone``: call ``done`` when the last state is durable; at once if the subscription is deleted."""
         if self._last is None:
             done(None)
         else:
@@ -57,7 +57,7 @@ class Saving:
 
     @property
     def never_saved(self) -> bool:
-        """It is new, and the catalogue does not have it yet."""
+        """The subscription is new, and the catalogue does not have it yet."""
         return self._durable and self._saved_version < 0
 
     def state(self) -> tuple[int, bytes] | None:
@@ -73,7 +73,7 @@ class Saving:
             return self.gone or self._cursor.version == version
 
     def loaded(self, saved: bool) -> None:
-        """The cursor is as it was stored; ``saved``: the catalogue has it."""
+        """The cursor has been loaded; ``saved``: the catalogue has this state."""
         if saved:
             self._saved_version = self._cursor.version
         else:
@@ -82,17 +82,17 @@ class Saving:
     # -- the end -------------------------------------------------------------------------------------------------------------
 
     def leave(self) -> Callable[[], None]:
-        """The topic is unloaded. The lock is held; what is returned hands the last state to the store, and is to be called when
-        it is released."""
+        """The topic is unloaded. The lock is held. Returns a function that hands the last state to the store, to be called
+        after the lock is released."""
         if not self._durable:
             return _nothing
         snapshot, is_saved = self._cursor.snapshot(), self._cursor.version == self._saved_version
-        self._last = last = LastState()  # before it is gone: whoever saves from now on waits for this
+        self._last = last = LastState()  # before it is gone: later calls of ``save`` wait for this
         self.gone = True
         return partial(self._store.leave, self, snapshot, is_saved, last)
 
     def delete(self, done: Done) -> None:
-        """It is ``gone``, and is to be removed from the catalogue."""
+        """Remove the cursor, which is ``gone``, from the catalogue."""
         if self._durable:
             self._store.delete(self, done)
         else:

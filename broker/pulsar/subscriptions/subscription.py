@@ -1,17 +1,18 @@
 """A subscription: the adapter between its dispatcher, which decides, and the log, the connections and the catalogue.
 
-Every event (permits, acknowledgements, entries that were read, consumers that come and go) is given to the dispatcher under the
-subscription's lock, on the thread on which it happens, and the effects that the dispatcher returns are carried out before the
-lock is released. Nothing that is done under it blocks: frames are put into queues, entries come from the cache or are read
-later on a reader's thread, states are written by the cursor's writer. What one holder does is bounded: it reads a few batches,
-and then goes on by way of the waker's thread.
+Every event (permits, acknowledgements, read entries, joining and leaving consumers) is given to the dispatcher under the
+subscription's lock, on the thread on which it happens, and the dispatcher's effects are carried out before the lock is released.
+Nothing blocks under the lock: frames are put into queues, entries come from the cache or are read later on a reader's thread,
+states are written by the cursor's writer. The work under the lock is bounded: its holder reads a few batches, and the waker's
+thread continues.
 
 At the end of the log the read waits in the log's tail (``pulsar/topics/topic.py``).
 
-This has the consumers and what is delivered to them. What is acknowledged is in ``acknowledgements.py``, and what of it the
-catalogue has in ``saving.py``.
+This module has the consumers and their deliveries. ``acknowledgements.py`` has the acknowledgements, ``saving.py`` the storing
+of the cursor.
 
-Locks: a topic's, then a subscription's, then those of tail, store, connection, log. Never two subscriptions'.
+Lock order: a topic's lock, a subscription's lock, then the locks of tail, store, connection or log. Never the locks of two
+subscriptions.
 """
 
 from collections import deque
@@ -54,18 +55,18 @@ from broker.runtime.timers import Timer, TimerHandle
 
 log = get_logger("pulsar")
 
-# Batches (of at most 100 entries) that one holder of the lock reads, new or again: some milliseconds.
+# Batches (of at most 100 entries) that a holder of the lock reads, new or again: some milliseconds.
 _READS_AT_ONCE = 4
-# Entries that are looked for in the cache, because they are to be delivered again: 0.2 ms. The others may go when they are old.
+# Entries to be redelivered that are kept in the cache, at most: 0.2 ms. Further entries may be evicted by age.
 _EXPECTED_AT_MOST = 1000
 # How long a subscription that is not durable outlives a seek without consumers.
 _COMES_BACK_S = 60.0
-_KEY_SHARED = int(SubType.Key_Shared)  # looking it up there takes long
+_KEY_SHARED = int(SubType.Key_Shared)  # an attribute of an enum is slow
 
 
 @attrs.frozen
 class SubscriptionSurroundings:
-    """What all subscriptions share."""
+    """The objects that all subscriptions share."""
 
     clock: Clock
     timer: Timer
@@ -120,15 +121,15 @@ class Subscription:
         key = (topic.log.topic_id, topic.log.partition, name)
         self.saving = Saving(around.store, key, cursor, self.lock, durable=durable)
         self.acknowledgements = Acknowledgements(self)
-        # What serves its consumers. None until the first one has come, whose type decides.
+        # None until the first consumer joins; its type decides which dispatcher is made.
         self.dispatcher: Dispatcher | None = None
         self.kind = -1  # CommandSubscribe.SubType; -1: there was no consumer yet
-        self.policy: object = None  # of Key_Shared, to be compared with that of the next consumer
+        self.policy: object = None  # of Key_Shared, to be compared with the next consumer's
         self.connected: dict[ConnectedConsumer, None] = {}
-        # What consumers were sent that have left.
+        # Sent to consumers that have left.
         self.messages_out_before = 0
         self.bytes_out_before = 0
-        # What is read instead of the log, by consumers that read compacted. Changes only while there are none.
+        # Read instead of the log by consumers that read compacted. Changes only while there are no consumers.
         self.compacted: CompactedReader | None = None
         self.closed = False  # unloaded or deleted: no consumer may come any more
         self.made_ms = around.clock.time_ms()
@@ -141,7 +142,7 @@ class Subscription:
     def __repr__(self) -> str:
         return f"Subscription({self.topic.name}, {self.name!r})"
 
-    # -- consumers: whoever calls holds ``lock`` for those that say so ------------------------------------------------------
+    # -- consumers: the caller holds ``lock`` where the docstring says so ---------------------------------------------------
 
     @property
     def has_consumers(self) -> bool:
@@ -149,7 +150,7 @@ class Subscription:
 
     @property
     def reader(self) -> EntryReader:
-        """The one that suits the type of the consumers."""
+        """The reader for the type of the consumers."""
         reader = self.topic.reader
         return reader.by_key if self.kind == _KEY_SHARED else reader
 
@@ -158,7 +159,7 @@ class Subscription:
         return len(self.connected)
 
     def use(self, dispatcher: Dispatcher, kind: int, policy: object) -> None:
-        """Serve consumers of another type from now on; there are none. ``lock`` is held."""
+        """Serve consumers of another type from now on; there are no consumers. ``lock`` is held."""
         assert not self.connected
         if self.reading is None:
             self.reading = Reading(self, self._around.failures)
@@ -182,7 +183,7 @@ class Subscription:
         self.carry_out([*self.reading.consumer_came(), *effects], now)
 
     def leave(self, connected: ConnectedConsumer) -> None:
-        """A consumer has left. Unknown: nothing."""
+        """A consumer has left. An unknown consumer is ignored."""
         with self.lock:
             if connected not in self.connected:
                 return
@@ -191,12 +192,12 @@ class Subscription:
         if empty:
             self._drop()
         else:
-            # Who closes a consumer, and then perhaps the broker, expects to go on here.
+            # A client that closes its consumer expects to continue at this position, even if the broker is then stopped.
             self.saving.save(_ignore)
 
     def _remove(self, leaving: Iterable[ConnectedConsumer]) -> None:
         for connected in leaving:
-            assert self.dispatcher is not None  # a subscription that never had a consumer has none
+            assert self.dispatcher is not None  # because it has had a consumer
             del self.connected[connected]
             connected.left = True
             self.messages_out_before += connected.messages_out
@@ -212,7 +213,7 @@ class Subscription:
                 self.expect_entries(False)
 
     def expect_entries(self, expects: bool) -> None:
-        """Whether new entries are kept in the cache for this subscription for longer than for others."""
+        """Have new entries kept in the cache for this subscription, or no longer."""
         if expects is not self._is_expecting:
             self._is_expecting = expects
             tail, reader = self.topic.tail, self.topic.reader
@@ -249,23 +250,23 @@ class Subscription:
                 self.carry_out(self.dispatcher.flow(connected.consumer, permits, now), now)
 
     def redeliver(self, connected: ConnectedConsumer, entries: Sequence[int] | None, epoch: int | None) -> None:
-        """None: all that it has."""
+        """``entries`` None: all that the consumer has."""
         with self.lock:
             if connected in self.connected:
                 assert self.dispatcher is not None
                 if epoch is not None:
                     connected.epoch = epoch
-                # What a consumer holds, Shared knows; where one is served at a time, it has all that was delivered.
+                # Shared dispatchers know the entries of each consumer; a single active consumer has all delivered entries.
                 self._expect_again(entries or connected.consumer.held or self.acknowledgements.delivered or ())
                 now = self.now()
                 self.carry_out(self.dispatcher.redeliver(connected.consumer, entries, now), now)
 
     def _expect_again(self, entries: Iterable[int]) -> None:
-        """Entries that are to be delivered once more stay in the cache for that, if they are still there."""
+        """Keep entries that are to be redelivered in the cache, if they are still there."""
         self.reader.expect(list(islice(entries, _EXPECTED_AT_MOST)))
 
     def resume(self, connected: ConnectedConsumer) -> None:
-        """The consumer's connection has sent what it had."""
+        """The consumer's connection has sent its queued bytes."""
         with self.lock:
             if connected not in self.connected or not connected.paused:
                 return
@@ -278,7 +279,7 @@ class Subscription:
             self.carry_out([*waiting, *self.dispatcher.writable(connected.consumer, now)], now)
 
     def limit(self, settings: DispatchSettings) -> None:
-        """The limits of what is not acknowledged, as the policies say now. Others are those of the next dispatcher."""
+        """Set the policies' present limits of unacknowledged messages. Other settings take effect with the next dispatcher."""
         with self.lock:
             if isinstance(self.dispatcher, ManyConsumers) and self.durable and not self.closed:
                 now = self.now()
@@ -291,10 +292,10 @@ class Subscription:
                 self.carry_out(effects, self.now())
 
     def tick(self) -> None:
-        """A time that the dispatcher has asked for may have come."""
+        """The time of the dispatcher's ``WakeAt`` may have come."""
         with self.lock:
             self._timer = None
-            # Also without consumers: the dispatcher counts on being called.
+            # Also without consumers: the dispatcher relies on being called.
             if self.dispatcher is not None and not self.closed:
                 now = self.now()
                 self.carry_out(self.dispatcher.tick(now), now)
@@ -302,7 +303,7 @@ class Subscription:
     # -- the end, and starting over -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The topic is unloaded. Its consumers look it up again."""
+        """The topic is unloaded. The consumers look it up again."""
         with self.lock:
             if self.closed:
                 return
@@ -313,16 +314,16 @@ class Subscription:
         hand_over()
 
     def deleted(self) -> None:
-        """The topic is gone, or somebody has unsubscribed: so is this."""
+        """The topic or the subscription has been deleted."""
         with self.lock:
             self.closed = self.saving.gone = True
             self.disconnect_consumers()
             self._forget_timer()
 
     def reset(self, offset: int, last: tuple[int, int, Sequence[int]] | None = None) -> None:
-        """Seek: go on at this offset, whatever was acknowledged. The consumers have to subscribe again.
+        """Seek: continue at this offset, whatever was acknowledged. The consumers have to subscribe again.
 
-        ``last``: of the entry there (offset, messages, ack set) the messages that its ack set does not have are acknowledged."""
+        ``last`` (offset, messages, ack set): in the entry there, messages that are not in its ack set are acknowledged."""
         with self.lock:
             self.disconnect_consumers()
             self.cursor.reset(offset)
@@ -332,7 +333,7 @@ class Subscription:
                 self.reading.restart()
             self.saving.changed()
         if not self.durable:
-            # The reader comes back in a moment, with this position. If it does not, nobody else would end the subscription.
+            # The reader returns in a moment and continues here. If it does not, nothing else would end the subscription.
             clock, timer = self._around.clock, self._around.timer
             timer.at(clock.monotonic() + _COMES_BACK_S, partial(self.line.call, self._drop))
 
@@ -381,11 +382,11 @@ class Subscription:
         consumer, deliveries = effect.consumer, effect.deliveries
         delivered = self.acknowledgements.delivered
         if delivered is None:
-            return  # the last one is just leaving
+            return  # the last consumer is just leaving
         delivered.add_all(deliveries)
         consumer.owner.deliver(deliveries)
         if consumer.owner.paused and self.reading is not None and self.reading.all_paused():
-            # Perhaps for a long time: nothing is kept for it meanwhile. What is old when it goes on is read from the log.
+            # The pause may be long, so nothing is kept in the cache meanwhile. Older entries are then read from the log.
             self.expect_entries(False)
 
     def _forget_timer(self) -> None:
@@ -408,14 +409,14 @@ class Subscription:
 
     @property
     def first_offset(self) -> int:
-        """Before it there is nothing to read."""
+        """The offset of the first entry that can be read."""
         return self.topic.log.log_start_offset if self.compacted is None else self.compacted.first
 
     # -- questions ----------------------------------------------------------------------------------------------------------
 
     @property
     def backlog(self) -> int:
-        """Messages that are not acknowledged."""
+        """The number of unacknowledged messages."""
         with self.lock:
             cursor, reader = self.cursor, self.topic.reader
             return cursor.backlog(max(reader.end, cursor.acknowledged_before))

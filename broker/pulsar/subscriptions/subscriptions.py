@@ -46,7 +46,7 @@ class Bounds:
 
 @attrs.frozen(kw_only=True)
 class Join:
-    """What a consumer asks for with SUBSCRIBE."""
+    """The values of a SUBSCRIBE command."""
 
     subscription: str
     kind: int  # CommandSubscribe.SubType
@@ -63,7 +63,7 @@ class Join:
 
 
 class Limits(Protocol):
-    """What holds for a topic (``broker/pulsar/policies/store.py``)."""
+    """The limits of a topic (``broker/pulsar/policies/store.py``)."""
 
     def bounds(self, topic: Topic) -> Bounds: ...
 
@@ -76,7 +76,7 @@ class Limits(Protocol):
 
 
 class Busy(ConsumerBusy):
-    """An exclusive subscription has a consumer. It may be one whose connection is dead."""
+    """An exclusive subscription has a consumer, whose connection may be dead."""
 
     def __init__(self, holder: ConnectedConsumer) -> None:
         super().__init__("Exclusive consumer is already connected")
@@ -84,7 +84,7 @@ class Busy(ConsumerBusy):
 
 
 class Missing(Exception):
-    """There is no such subscription (any more), and it was not said where a new one starts."""
+    """The subscription does not exist (any more), and no start position for a new subscription was given."""
 
 
 class Subscriptions:
@@ -98,8 +98,7 @@ class Subscriptions:
         quota: DeliveryQuota | None = None,
         compacted: Callable[[Topic], CompactedReader] | None = None,
     ) -> None:
-        """``quota``: of clients; None: they have none. ``compacted``: what a consumer that reads compacted reads a topic
-        through."""
+        """``quota``: of clients; None: no quotas. ``compacted``: gives the reader for consumers that read compacted."""
         self.store = CursorStore(catalogue, clock, timer)
         self.waker = Waker()
         self._clock = clock
@@ -115,25 +114,25 @@ class Subscriptions:
         ]
 
     def open(self, topic_ids: Container[uuid.UUID]) -> None:
-        """Load the cursors. ``topic_ids``: of all topics that exist. Raises StorageError."""
+        """Load the cursors. ``topic_ids``: the ids of all existing topics. Raises StorageError."""
         self.store.open(topic_ids)
 
     def close(self) -> None:
-        """Write what is left. The threads have ended."""
+        """Write all remaining changes. The threads have ended."""
         self.store.flush()
 
     def topic_deleted(self, topic_id: uuid.UUID) -> None:
-        """Its cursors go away. Its subscriptions are told by the registry, if it is in use."""
+        """Delete the topic's cursors. If the topic is in use, the registry tells its subscriptions."""
         self.store.topics_deleted([topic_id])
 
     def load(self, topic: Topic) -> None:
-        """A topic comes into use; nobody else sees it yet."""
+        """Add the subscriptions of a topic that comes into use; no other thread sees it yet."""
         line = topic.tail.line = self.waker.line()
         for name, (state, saved) in self.store.take(topic.log.topic_id, topic.log.partition).items():
             try:
                 cursor = Cursor.decode(state)
             except StorageError as error:
-                # All of it is consumed again rather than lost.
+                # Messages are rather consumed again than lost.
                 log.error("cursor_not_readable", topic=str(topic.name), subscription=name, error=str(error))
                 cursor = Cursor(topic.log.log_start_offset)
             subscription = Subscription(self._around, topic, line, name, cursor, durable=True)
@@ -148,7 +147,7 @@ class Subscriptions:
     def make(
         self, topic: Topic, name: str, start: int, *, durable: bool = True, properties: Mapping[str, str] | None = None
     ) -> Subscription:
-        """A new subscription, or the one that was made meanwhile; ``topic.lock`` is held. Raises NotAllowed, ServiceNotReady."""
+        """A new subscription, or the existing one; ``topic.lock`` is held. Raises NotAllowed, ServiceNotReady."""
         topic.check_open()
         subscription = self.find(topic, name)
         if subscription is None:
@@ -164,14 +163,15 @@ class Subscriptions:
     def create(
         self, topic: Topic, name: str, start: int, done: Done, properties: Mapping[str, str] | None = None
     ) -> None:
-        """A durable subscription without consumers, unless there is one; then ``done``, when it is durable. Raises a Refusal."""
+        """Make a durable subscription without consumers unless it exists, and call ``done`` when it is durable. Raises a
+        Refusal."""
         with topic.lock:
             subscription = self.make(topic, name, start, properties=properties)
         subscription.saving.save(done)
 
     def join(self, topic: Topic, connection: PulsarConnection, join: Join, start: int | None) -> ConnectedConsumer:
-        """A new consumer of the subscription, which starts at ``start`` if it is new. Raises a Refusal, of which Busy may be
-        worth a second try."""
+        """Add a consumer to the subscription, which starts at ``start`` if it is new. Raises Missing or a Refusal; after Busy,
+        a second try may succeed."""
         compacted = self._compacted(topic) if join.read_compacted and self._compacted is not None else None
         if compacted is not None and start == topic.log.log_start_offset:
             start = compacted.first
@@ -200,7 +200,7 @@ class Subscriptions:
         if 0 < bounds.consumers_of_subscription <= len(subscription.connected):
             raise ConsumerBusy("Subscription reached max consumers limit")
         if bounds.consumers_of_topic:
-            consumers = sum(one.consumer_count for one in topic.subscriptions.values())
+            consumers = sum(other.consumer_count for other in topic.subscriptions.values())
             if consumers >= bounds.consumers_of_topic:
                 raise ConsumerBusy("Topic reached max consumers limit")
 
@@ -250,8 +250,8 @@ class Subscriptions:
         return connected
 
     def remove(self, subscription: Subscription, done: Done) -> None:
-        """Delete a subscription, whoever is connected to it. ``done`` is called when it is gone for good, or could not be deleted
-        from the catalogue: then it comes back with the next start."""
+        """Delete a subscription, even with consumers. ``done`` is called when the deletion is durable, or has failed in the
+        catalogue; then the subscription returns with the next start."""
         topic = subscription.topic
         with topic.lock:
             if topic.subscriptions.get(subscription.name) is subscription:

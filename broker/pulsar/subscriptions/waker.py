@@ -1,11 +1,11 @@
-"""Goes on with subscriptions outside of the processors: the body of the thread ``pulsar-waker``.
+"""Runs the turns of subscriptions outside of the processors: the body of the thread ``pulsar-waker``.
 
-A dispatcher's turn takes up to a few milliseconds. Where one append wakes thousands of subscriptions, where a subscription has
-more to send than one turn may, and where a timer is due, the turns are taken here, one after the other. The processors only get
-the frames. What is put in must not block.
+A dispatcher's turn takes up to a few milliseconds. When an append wakes thousands of subscriptions, when a subscription has more
+to send than fits in a turn, and when a timer is due, the turns run here, one after the other, and the processors only get the
+frames. The work must not block.
 
 Each topic has a *line*. The lines are served in turn, one piece of work each, so that a topic with thousands of subscriptions
-holds up the others no more than one with a single subscription.
+delays other topics no more than a topic with a single subscription.
 
 Any thread may call ``call``.
 """
@@ -23,7 +23,7 @@ Work = Callable[[], object]
 
 
 class Line:
-    """The work of one topic, in order. Guarded by the waker's lock. ``ready``: it is among those whose turn comes."""
+    """The work of a topic, in order. Guarded by the waker's lock. ``ready``: the line is in the waker's inbox."""
 
     __slots__ = ("_waker", "ready", "works")
 
@@ -33,20 +33,20 @@ class Line:
         self.ready = False
 
     def call(self, work: Work) -> None:
-        """Call this soon, after all that was handed in for this line before."""
+        """Call ``work`` soon, after all earlier work of this line."""
         self._waker.put(self, work)
 
 
 class Waker(Worker[Line]):
-    """Its inbox has the lines with work, each once."""
+    """Its inbox contains the lines with work, each once."""
 
     def __init__(self) -> None:
-        # One subscription must not stop the others.
+        # A failure of one subscription must not stop the others.
         super().__init__(self._turn, lambda error: log.error("subscription_failed", exc_info=error))
         self._lock = Lock()
 
     def line(self) -> Line:
-        """A new one."""
+        """Make a new line."""
         return Line(self)
 
     def put(self, line: Line, work: Work) -> None:

@@ -1,1 +1,1 @@
-"""The topics that Pulsar's clients use: what Pulsar knows of each beyond its logs, and who is connected to it."""
+"""The topics of Pulsar's clients: their documents in the catalogue, and their producers and subscriptions."""

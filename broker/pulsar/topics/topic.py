@@ -1,22 +1,19 @@
-"""A topic in use: one partition's log with the producers and subscriptions that are on it.
+"""A topic in use: a partition's log with its producers and subscriptions (``Topic``), and the subscriptions that wait at the end
+of the log for the next entry (``Tail``).
 
-``registry.py`` makes a ``Topic`` when the first client asks for it, and drops it when nobody has used it for a while. What must
-outlive it is elsewhere: the records in the log, the cursors in the catalogue, the rest in the topic's document.
+``registry.py`` makes a ``Topic`` when the first client asks for it, and drops it when nobody has used it for a while. All durable
+state is elsewhere: records in the log, cursors in the catalogue, the rest in the topic's document.
 
-Any thread. ``lock`` guards the tables; whoever holds it may take a subscription's lock, never the other way round, and nothing
-that blocks happens under either.
+A subscription that has read everything is put into the tail with ``add`` and then looks for entries once more, because an entry
+may have been appended meanwhile. The next append takes all waiting subscriptions out and has them continue: a few of them on the
+appending thread, which is the fastest; a larger number on the waker's thread, so that no processor is delayed.
 
-The end of one log, and the subscriptions that wait there for the next entry.
+Producers of Pulsar append between ``begin_append`` and ``end_append``; in between, the log has entries that are not in the cache
+yet. Other appends (by Kafka's producers, or ends of transactions) are noticed by watching the log, but only while a subscription
+waits or has waited since the last append.
 
-A subscription that has read everything is put in with ``add`` and then looks for entries once more, because one may have been
-appended meanwhile. The next append takes all of them out and has each of them go on: a few at once on the appending thread,
-which costs the least time; more than that on the waker's thread, so that no processor is held up.
-
-Producers of Pulsar append between ``begin_append`` and ``end_append``: between the two, the log has entries that are not in the
-cache yet. Appends by others (Kafka's producers, the ends of transactions) are noticed by watching the log, but only while
-somebody waits or has waited since the last append.
-
-Any thread. The lock is taken below a subscription's and is not held while subscriptions are called.
+Any thread. A topic's ``lock`` guards its tables; its holder may take a subscription's lock, never the other way round, and
+nothing blocks under either. The tail's lock is taken below a subscription's and is not held while subscriptions are called.
 
 Tests: tests/pulsar/topics/test_registry.py,
 tests/pulsar/subscriptions/test_subscription.py.
@@ -59,7 +56,7 @@ class Reader(Protocol):
 class Tail:
     def __init__(self, log: Log) -> None:
         self._log = log
-        # Has something called soon, on a thread that has time for it. Set when the topic gets its subscriptions.
+        # The line of the waker's thread. Set when the topic gets its subscriptions.
         self.line: Line | None = None
         self._lock = Lock()
         self._waiting: dict[Waiting, None] = {}
@@ -85,7 +82,7 @@ class Tail:
                 self._watch = self._log.watch(self._log_grew)
 
     def discard(self, waiting: Waiting) -> None:
-        """It does not wait any more; ``more`` may still be called once."""
+        """The subscription no longer waits; ``more`` may still be called once."""
         with self._lock:
             self._waiting.pop(waiting, None)
 
@@ -101,18 +98,18 @@ class Tail:
             self.wake()
 
     def wake(self) -> None:
-        """Have all of them look again. The caller holds no lock."""
+        """Have all waiting subscriptions look again. The caller holds no lock."""
         with self._lock:
             waiting, self._waiting = self._waiting, {}
         if len(waiting) <= _AT_ONCE:
-            for one in waiting:
-                _go_on(one)
+            for subscription in waiting:
+                _go_on(subscription)
         else:
-            for one in waiting:
-                self._later(one)
+            for subscription in waiting:
+                self._later(subscription)
 
     def _log_grew(self) -> None:
-        """On the thread that has appended, or has learned that the log is gone."""
+        """On the thread that has appended, or has noticed that the log is deleted."""
         with self._lock:
             if self._appending:
                 return  # `end_append` follows
@@ -120,8 +117,8 @@ class Tail:
             if not waiting:
                 self._log.unwatch(self._watch)
                 self._watch = -1
-        for one in waiting:
-            self._later(one)
+        for subscription in waiting:
+            self._later(subscription)
 
     def _later(self, waiting: Waiting) -> None:
         if self.line is None:
@@ -133,7 +130,7 @@ class Tail:
 def _go_on(waiting: Waiting) -> None:
     try:
         waiting.more()
-    except Exception as error:  # it is not the producer's fault
+    except Exception as error:  # the producer that has appended is not at fault
         log.error("subscription_failed", exc_info=error)
 
 
@@ -187,28 +184,28 @@ class AnyTopic(Protocol):
 
     @property
     def entry_bytes_max(self) -> int:
-        """The largest record batch that it takes."""
+        """The size of the largest record batch that may be stored."""
 
     @property
     def durable_offset(self) -> int:
-        """Everything before it is durable."""
+        """Everything before this offset is durable."""
 
     @property
     def publish_rate(self) -> DispatchRate:
-        """That of all its producers together."""
+        """The rate of all its producers together."""
 
     def check_open(self) -> None: ...
 
 
 @attrs.frozen
 class TopicRecord:
-    """What Pulsar knows of a topic beyond Kafka's row. All partitions share it. ``registry.py`` keeps it in the catalogue."""
+    """Pulsar's properties of a topic beyond Kafka's row, shared by all partitions. ``registry.py`` keeps it in the catalogue."""
 
     ledger: int  # the generation of the topic: the ledger id of its messages, never used again
     partitioned: bool = False
     properties: Mapping[str, str] = attrs.field(factory=dict)
     terminated: bool = False
-    # Of the exclusive producers, by partition (0 for a topic without); none where there was none yet.
+    # Epochs of exclusive producers, by partition (0 if not partitioned); missing before the first exclusive producer.
     epochs: Mapping[int, int] = attrs.field(factory=dict)
 
 
@@ -223,7 +220,7 @@ class Topic:
     lock: Lock = attrs.Factory(Lock)
     closed: bool = False  # unloaded or deleted: get it from the registry again
     idle_since: float = 0.0  # Clock.monotonic() s
-    deduplication: Deduplication | None = None  # None: it is off
+    deduplication: Deduplication | None = None  # None: off
     publish_rate: DispatchRate = attrs.Factory(DispatchRate)  # of all producers; set when it comes into use
     tail: Tail = attrs.field(init=False)  # where subscriptions wait for the next entry
 
@@ -260,7 +257,7 @@ class Topic:
 
     @property
     def partition(self) -> int:
-        """As in message ids: -1 for a topic that is not partitioned."""
+        """As in message ids: -1 for an unpartitioned topic."""
         return self.name.partition
 
     # -- clients ---------------------------------------------------------------------------------------------------------
@@ -268,9 +265,9 @@ class Topic:
     @property
     def in_use(self) -> bool:
         """Whether a client is connected to it."""
-        return self.producers.in_use or any(one.has_consumers for one in self.subscriptions.values())
+        return self.producers.in_use or any(subscription.has_consumers for subscription in self.subscriptions.values())
 
     def check_open(self) -> None:
-        """Raises ServiceNotReady where this is no longer the topic of its name. ``lock`` is held."""
+        """Raises ServiceNotReady if the topic has been unloaded or deleted. ``lock`` is held."""
         if self.closed:
             raise ServiceNotReady("The topic is being unloaded; look it up again.")

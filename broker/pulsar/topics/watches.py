@@ -1,18 +1,18 @@
 """Watches of topics (PIP-145): clients are told which topics of a namespace that match an expression are made and deleted.
 
-A *watch* knows which topics its client has been told of. When topics change, or rights do, it notes the names that it has not
-seen yet and comes into the queue. The waker's thread takes watches out of it, finds for each of these names what there is now
-and what the client may see of it, and sends the difference. It does so for at most ``_TURN_S`` at a time, and then pauses four
-times as long as that has taken, so that who makes topics or watches without end has a fifth of the thread.
+A *watch* knows which topics its client has been told of. When topics or rights change, the names to check are noted in the watch,
+and the watch is queued. The waker's thread takes watches out of the queue, determines for each of these names which topics exist
+and are visible to the client, and sends the difference. It does so for at most ``_TURN_S`` at a time, and then pauses four times
+as long as that took, so that a client that makes topics or watches without end gets a fifth of the thread.
 
-A watch whose connection takes nothing stays out of the queue until it does. What has changed meanwhile is noted: names, or, if
-they are many, that all have to be looked at.
+A watch with a full connection stays out of the queue until the connection takes more. Meanwhile names are noted, or, if there
+are many, that all names must be checked.
 
-Like Pulsar's, watches are told of persistent topics only, partitions one by one. Expressions are RE2's. They are matched as a
+As in Pulsar, watches are told of persistent topics only, with each partition listed. Expressions are RE2's. They are matched as a
 whole, with the names of topics without domain and partition.
 
-Handlers begin and end watches, any thread tells of changes. ``_lock`` guards the tables and the queue, and what watches have not
-seen; all else of a watch is its handler's until it is ready, and then the waker's thread's.
+Handlers begin and end watches; any thread reports changes. ``_lock`` guards the tables, the queue and the watches' ``unseen``
+names; all other state of a watch belongs to its handler until it is ready, and then to the waker's thread.
 
 Tests: tests/pulsar/topics/test_watches.py.
 """
@@ -39,20 +39,20 @@ from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandWatchTopicUpdate
 
 # Characters of an expression, which is compiled anew each time, so that no watch holds on to automata. Pulsar allows 50.
 PATTERN_MAX: Final = 1000
-# Of one connection, and of all together: about 1 KB each. A client has one for each consumer of a pattern.
+# Watches of a connection, and of all connections: about 1 KB each. A client has a watch for each consumer of a pattern.
 _OF_CONNECTION_MAX: Final = 1000
 _MAX: Final = 5000
-# Topics of which all clients together have been told when a watch begins: about 60 bytes each.
+# Topics that all watches together have told their clients, checked when a watch begins: about 60 bytes each.
 _TOLD_MAX: Final = 2_000_000
-# Names that are looked at in one go, and for how long (s) watches are served before the pause.
+# Names that are checked without a break, and for how long (s) watches are served before the pause.
 _SLICE: Final = 500
 _TURN_S: Final = 0.002
-# The pause (s), at least: topics that are made together are told together.
+# The shortest pause (s), so that topics that are made together are told together.
 _PAUSE_S: Final = 0.05
 _PAUSE_FACTOR: Final = 4
-# Names that a watch notes before it looks at all of them.
+# Names that a watch notes before all names have to be checked.
 _UNSEEN_MAX: Final = 200
-# Topics in one update.
+# Topics in an update.
 _UPDATE_MAX: Final = 1000
 
 
@@ -68,14 +68,14 @@ class TopicWatch:
     ready: bool = False  # the client knows that it watches
     queued: bool = False
     ended: bool = False
-    # Of what is being looked at: names in Kafka that are left, and what has been found.
+    # The check that is under way: names in Kafka that remain, and the topics for the next update.
     left: list[str] = attrs.Factory(list)
     new: list[str] = attrs.Factory(list)
     deleted: list[str] = attrs.Factory(list)
 
     @property
     def topics(self) -> list[str]:
-        """What the client has been told of."""
+        """The topics that the client has been told of."""
         return list(chain.from_iterable(self.told.values()))
 
 
@@ -86,7 +86,7 @@ class TopicWatches:
         self._clock = clock
         self._timer = timer
         self._watches: dict[PulsarConnection, dict[int, TopicWatch]] = {}
-        # Name in Kafka -> partitions, and what that is for Pulsar: all watches share this.
+        # Name in Kafka -> number of partitions, and the names in Pulsar. Shared by all watches.
         self._texts: dict[str, tuple[int, Sequence[str]]] = {}
         self._queue: deque[TopicWatch] = deque()
         self._working = False  # a turn is under way, or its time is set
@@ -96,8 +96,8 @@ class TopicWatches:
     def begin(
         self, state: PulsarConnection, number: int, namespace: str, pattern: str, may_see: Callable[[str], bool]
     ) -> TopicWatch:
-        """A new watch, in the place of one of this number, which has seen what there is. ``ready`` is called when the client
-        has been told that. Some 10 us for each topic. Raises NotAllowed, TooManyRequests, ServiceNotReady."""
+        """A new watch, which has seen all present topics and replaces an earlier watch with this number. The caller tells the
+        client, then calls ``ready``. Takes some 10 us for each topic. Raises NotAllowed, TooManyRequests, ServiceNotReady."""
         if len(pattern) > PATTERN_MAX:
             raise NotAllowed(f"The expression has {len(pattern)} characters, and {PATTERN_MAX} are allowed.")
         pattern = without_domain(pattern)
@@ -114,7 +114,7 @@ class TopicWatches:
         try:
             if full:
                 raise TooManyRequests(f"There may be {_OF_CONNECTION_MAX} watches of a connection, {_MAX} of all.")
-            if state.closed:  # its end may have been told before the watch was there
+            if state.closed:  # ``forget`` may have been called before the watch was added
                 raise ServiceNotReady("The connection is closed.")
             self._look(watch, self._topics.kafka_names())
             watch.deleted, watch.new = [], []
@@ -126,13 +126,13 @@ class TopicWatches:
         return watch
 
     def ready(self, watch: TopicWatch) -> None:
-        """The client has been told what it has seen: from now on it is told what changes."""
+        """The client has been told the present topics, and is told of changes from now on."""
         with self._lock:
             watch.ready = True
             self._enqueue(watch)
 
     def end(self, state: PulsarConnection, number: int) -> None:
-        """Unknown: nothing."""
+        """An unknown watch is ignored."""
         with self._lock:
             own = self._watches.get(state, {})
             watch = own.pop(number, None)
@@ -153,7 +153,7 @@ class TopicWatches:
         if not self._watches:
             self._texts = {}
 
-    # -- what happens: any thread, never blocks ---------------------------------------------------------------------------
+    # -- events: any thread, never blocks ---------------------------------------------------------------------------------
 
     def changed(self, topic: str) -> None:
         """The topic of this name in Kafka was made or deleted, or has got more partitions."""
@@ -175,7 +175,7 @@ class TopicWatches:
                 self._enqueue(watch)
 
     def writable(self, state: PulsarConnection) -> None:
-        """The connection takes more again."""
+        """The connection takes more bytes again."""
         if self._watches:
             with self._lock:
                 for watch in self._watches.get(state, {}).values():
@@ -188,7 +188,7 @@ class TopicWatches:
             return iter([watch for own in self._watches.values() for watch in own.values()])
 
     def _enqueue(self, watch: TopicWatch) -> None:
-        """If it has something to look at; with the lock held."""
+        """Queue the watch if it has names to check. The lock is held."""
         if watch.unseen == set() or not watch.ready or watch.queued or watch.ended:
             return
         watch.queued = True
@@ -200,7 +200,7 @@ class TopicWatches:
     def _soon(self) -> None:
         self._line.call(self._turn)
 
-    # -- looking: the waker's thread --------------------------------------------------------------------------------------
+    # -- checking names: the waker's thread -------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         began = now = self._clock.monotonic()
@@ -208,7 +208,7 @@ class TopicWatches:
             while now < began + _TURN_S and self._queue:
                 self._serve()
                 now = self._clock.monotonic()
-        finally:  # whatever fails for one watch
+        finally:  # a failure of one watch must not stop the others
             with self._lock:
                 self._not_before = now + max(_PAUSE_S, _PAUSE_FACTOR * (now - began))
                 self._working = bool(self._queue)
@@ -221,7 +221,7 @@ class TopicWatches:
         with self._lock:
             watch = self._queue.popleft()
             if watch.ended or not (watch.left or watch.state.connection.writable):
-                watch.queued = False  # `writable` has it come again
+                watch.queued = False  # `writable` queues it again
                 return
             if not watch.left:
                 unseen, watch.unseen = watch.unseen, unseen
@@ -236,13 +236,13 @@ class TopicWatches:
         finally:
             with self._lock:
                 if watch.left:
-                    self._queue.appendleft(watch)  # the next begins when this one has no names in memory any more
+                    self._queue.appendleft(watch)  # first, so that only one watch has a list of all names in memory
                 else:
                     watch.queued = False
                     self._enqueue(watch)
 
     def _look(self, watch: TopicWatch, topics: Iterable[str]) -> None:
-        """What has changed of these topics."""
+        """Note the changes of these topics."""
         matches = compile_expression(watch.pattern).fullmatch
         for topic in topics:
             name = pulsar_name(topic)
@@ -260,7 +260,7 @@ class TopicWatches:
                 watch.new += [text for text in now if text not in was]
 
     def _texts_of(self, topic: str, name: TopicName) -> Sequence[str]:
-        """The topic, or its partitions; none if it is not there."""
+        """The names of the topic or its partitions; empty if it does not exist."""
         count = self._topics.partitions(name)
         if count is None:
             self._texts.pop(topic, None)
