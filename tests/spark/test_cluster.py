@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # three JVMs start
 def test_cluster_executors_read_the_drivers_plan(topics: Topics, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'reactor-broker[spark]'")
     name = topics.fill(2, 20)
@@ -22,7 +23,7 @@ def test_cluster_executors_read_the_drivers_plan(topics: Topics, tmp_path: Path)
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=840,
         check=False,
         env=os.environ | {"SPARK_LOCAL_DIRS": str(tmp_path / "local")},
     )

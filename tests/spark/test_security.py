@@ -87,7 +87,7 @@ def test_rows_pass_as_batch_and_stream(spark: "SparkSession", options: dict[str,
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
     assert PASSWORD not in str(query.lastProgress)
     for path in (tmp_path / "checkpoint").rglob("*"):
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes()

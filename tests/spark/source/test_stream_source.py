@@ -22,6 +22,7 @@ from tests.spark.topics import Topics
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.timeout(900)  # a query starts slowly on a busy machine
 Stream = Callable[..., "DataFrame"]
 EVERYTHING = ReadAllAvailable()
 
@@ -362,7 +363,7 @@ def run(df: "DataFrame", checkpoint: Path, seen: list[str], batches: list[int] |
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(600)
     return query
 
 
@@ -480,7 +481,7 @@ def test_repeated_batch_is_the_same_or_a_loss(topics: Topics, stream: Stream, tm
     options = {"subscribe": name, "startingOffsets": "-4 offsets", "columns": "value"}
     started = stream(**options).writeStream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     with pytest.raises(PySparkException, match="after 4 rows"):
-        started.foreachBatch(fail).start().awaitTermination(120)
+        started.foreachBatch(fail).start().awaitTermination(600)
     # Planned, and written into the checkpoint; later records belong to another batch.
     topics.put(name, 0, [4])
     topics.delete_before(name, 0, 2)
