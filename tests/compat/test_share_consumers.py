@@ -154,7 +154,7 @@ def wait_until_done(running: list[Worker], expected: set[str]) -> Counter[str]:
     """How often each record was acknowledged, when all have been."""
     tick = threading.Event()
     for _ in range(int(LIMIT_S * 20)):
-        done = sum((worker.done for worker in running), Counter[str]())
+        done = sum((Counter(dict(worker.done)) for worker in running), Counter[str]())  # copies: workers add to theirs
         if expected <= done.keys() | set().union(*(worker.unknown for worker in running)):
             return done
         assert any(worker.is_alive for worker in running)
@@ -166,7 +166,7 @@ def wait_for_more(running: list[Worker], before: set[str], count: int) -> None:
     """Until so many further records have been acknowledged."""
     tick = threading.Event()
     for _ in range(int(LIMIT_S * 100)):
-        if len(set().union(*(worker.done for worker in running)) - before) >= count:
+        if len(set().union(*(dict(worker.done) for worker in running)) - before) >= count:
             return
         tick.wait(0.01)
     raise AssertionError(f"fewer than {count} were acknowledged")
