@@ -417,6 +417,8 @@ class ReferenceServer:
     def __exit__(self, *_: object) -> None:
         async def stop() -> None:
             self._server.close()
+            for _ in range(3):  # an accepted socket gets its connection, which closes it
+                await asyncio.sleep(0)
             for connection in list(self.connections):
                 connection.cut()
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
