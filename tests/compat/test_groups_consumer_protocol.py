@@ -148,10 +148,10 @@ def test_members_join_and_leave(group: Group) -> None:
     group.settle()
     group.join()
     group.join()
-    group.settle()
+    group.settle(until=lambda: [len(member.owned) for member in group.members] == [2, 2, 2])
     assert group.type == ConsumerGroupType.CONSUMER
     group.leave(group.members[0])
-    group.settle()
+    group.settle(until=lambda: [len(member.owned) for member in group.members] == [3, 3])
 
 
 def test_a_member_that_vanishes_is_replaced(group: Group, broker: BrokerProcess) -> None:
@@ -180,7 +180,7 @@ def test_a_member_that_vanishes_is_replaced(group: Group, broker: BrokerProcess)
 def test_the_assignor_is_the_members_choice(group: Group, assignor: str) -> None:
     for _ in range(2):
         group.join(group_remote_assignor=assignor)
-    group.settle()
+    group.settle(until=lambda: [len(member.owned) for member in group.members] == [3, 3])
 
 
 def test_static_member_gets_its_partitions_back(group: Group) -> None:
