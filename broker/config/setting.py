@@ -204,6 +204,9 @@ class KafkaSetting(Generic[T]):
     choices: tuple[str, ...] = ()
     # Called with a value: raises ValueError with a message that says which values are valid.
     check: Callable[[T], object] | None = None
+    # Of the broker's setting: see `setting`.
+    unit: str | None = None
+    reason: str = KAFKA
 
     def __attrs_post_init__(self) -> None:
         value = self.parse(self.default_text)
@@ -282,18 +285,9 @@ _PARSERS: dict[Kind, Callable[[str], Any]] = {
 }
 
 
-def topic_default(
-    row: KafkaSetting[Any],
-    *,
-    doc: str,
-    reason: str,
-    unit: str | None = None,
-    least: float | None = None,
-    choices: Sequence[str] = (),
-) -> Any:
-    """The field of the broker's setting that is the default of a topic's setting. Kafka's name, the default and the
-    bounds are those of ``row``; pass ``least`` and ``choices`` if the broker's setting accepts less, or shows the
-    choices in another order.
+def topic_default(row: KafkaSetting[Any], *, least: float | None = None, choices: Sequence[str] = ()) -> Any:
+    """The field of the broker's setting that is the default of a topic's setting, as ``row`` describes both. Pass
+    ``least`` and ``choices`` if the broker's setting accepts less, or shows the choices in another order.
 
     A list is a text here, with commas between its words. Raises InvalidSetting for choices that a topic does not have.
     """
@@ -301,10 +295,10 @@ def topic_default(
         row.parse(choice)
     return setting(
         row.default_text if row.kind == "list" else row.default,
-        doc=doc,
-        reason=reason,
+        doc=row.doc,
+        reason=row.reason,
         kafka=row.synonym,
-        unit=unit,
+        unit=row.unit,
         least=row.minimum if least is None else least,
         most=INT_MAX if row.kind == "int" and row.maximum is None else row.maximum,
         choices=choices or row.choices,

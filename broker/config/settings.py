@@ -15,10 +15,10 @@ from broker.config.group_settings import (
     TransactionSettings,
 )
 from broker.config.listener import parse_address
-from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
 from broker.config.pulsar_settings import PulsarSettings
 from broker.config.security_settings import AclSettings, QuotaSettings, SaslSettings, TlsSettings
 from broker.config.server_settings import HttpSettings, NetworkSettings, ServerSettings, ShuffleSettings
+from broker.config.topic_settings import CleanerSettings, LogSettings, TopicSettings
 from broker.errors import ConfigError
 
 

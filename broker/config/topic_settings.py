@@ -1,9 +1,10 @@
-"""The settings of a topic: Kafka's names, types, defaults, bounds and synonyms, once for the whole broker.
+"""The settings of topics, the log and compaction: those that a topic may have for itself, and those of the broker.
 
-``broker/storage/log/log_config.py`` makes the settings in force for one topic from them, ``log_settings.py`` the
-broker's settings with their defaults, ``docs/generate.py`` the table in docs/SETTINGS.md, and DescribeConfigs its
-answer. Each refers to a row by its Python name, so that a misspelt row is an error at import. Settings that need
-replicas or tiered storage are accepted and shown, because administration tools set them, and have no effect.
+A row describes a topic's setting and, with the same sentence, the broker's setting that is its default for all topics.
+``broker/storage/log/log_config.py`` makes the settings in force for one topic from the rows, ``docs/generate.py`` the
+table in docs/SETTINGS.md, and DescribeConfigs its answer. Each refers to a row by its Python name, so that a misspelt
+row is an error at import. Settings that need replicas or tiered storage are accepted and shown, because administration
+tools set them, and have no effect.
 
 Values: no thread, no I/O.
 """
@@ -12,7 +13,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from broker.config.setting import LONG_MAX, KafkaSetting
+import attrs
+
+from broker.config.setting import INT_MAX, KAFKA, LONG_MAX, KafkaSetting, setting, topic_default
 
 
 def _not_zero(level: int) -> None:
@@ -38,7 +41,7 @@ CLEANUP_POLICY: KafkaSetting[tuple[str, ...]] = KafkaSetting(
     "list",
     ("delete",),
     "log.cleanup.policy",
-    "What happens to old segments: 'delete' removes them by age or size, 'compact' keeps the last record of each key.",
+    "What happens to old segments: `delete` removes them by age or size, `compact` keeps the last record of each key.",
     choices=("compact", "delete"),
 )
 COMPRESSION_GZIP_LEVEL = KafkaSetting(
@@ -65,7 +68,7 @@ COMPRESSION_TYPE = KafkaSetting(
     "string",
     "producer",
     "compression.type",
-    "Codec of the batches on disk; 'producer' keeps the producer's, which costs the broker nothing.",
+    "Codec of the batches on disk; `producer` keeps the producer's, which costs the broker nothing.",
     choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
 )
 COMPRESSION_ZSTD_LEVEL = KafkaSetting(
@@ -84,13 +87,14 @@ DELETE_RETENTION_MS = KafkaSetting(
     "log.cleaner.delete.retention.ms",
     "How long a compacted topic keeps tombstones, the marks of deleted keys.",
     minimum=0,
+    reason="Kafka's default: a day.",
 )
 FILE_DELETE_DELAY_MS = KafkaSetting(
     "file.delete.delay.ms",
     "long",
     60_000,
     "log.segment.delete.delay.ms",
-    "How long a file stays on disk after it was deleted from the log.",
+    "How long the files of a deleted segment or topic stay on disk.",
     minimum=0,
 )
 FLUSH_MESSAGES = KafkaSetting(
@@ -98,16 +102,19 @@ FLUSH_MESSAGES = KafkaSetting(
     "long",
     LONG_MAX,
     "log.flush.interval.messages",
-    "fsync after this many messages, whatever acks the producers ask for.",
+    "fsync a partition after this many records, in addition to what acks=all asks for.",
     minimum=1,
+    unit="messages",
+    reason="Kafka's default: never; the system writes back by itself, and acks=all does not wait for it.",
 )
 FLUSH_MS = KafkaSetting(
     "flush.ms",
     "long",
     LONG_MAX,
     "log.flush.interval.ms",
-    "fsync records that are older than this.",
+    "fsync a partition when its oldest record that is not fsynced is this old.",
     minimum=0,
+    reason="Kafka's default: never.",
 )
 FOLLOWER_REPLICATION_THROTTLED_REPLICAS: KafkaSetting[tuple[str, ...]] = KafkaSetting(
     "follower.replication.throttled.replicas",
@@ -141,8 +148,9 @@ MAX_COMPACTION_LAG_MS = KafkaSetting(
     "long",
     LONG_MAX,
     "log.cleaner.max.compaction.lag.ms",
-    "A record is compacted no later than at this age.",
+    "Compact records that are older than this, even if little is gained.",
     minimum=1,
+    reason="Kafka's default: never.",
 )
 MAX_MESSAGE_BYTES = KafkaSetting(
     "max.message.bytes",
@@ -151,6 +159,7 @@ MAX_MESSAGE_BYTES = KafkaSetting(
     "message.max.bytes",
     "The largest record batch, after compression, that is accepted.",
     minimum=0,
+    reason="Kafka's default: 1 MiB and the 12 bytes before a batch.",
 )
 MESSAGE_TIMESTAMP_AFTER_MAX_MS = KafkaSetting(
     "message.timestamp.after.max.ms",
@@ -159,6 +168,7 @@ MESSAGE_TIMESTAMP_AFTER_MAX_MS = KafkaSetting(
     "log.message.timestamp.after.max.ms",
     "How far a record's timestamp may be ahead of the broker's clock.",
     minimum=0,
+    reason="Kafka's default: an hour.",
 )
 MESSAGE_TIMESTAMP_BEFORE_MAX_MS = KafkaSetting(
     "message.timestamp.before.max.ms",
@@ -190,7 +200,7 @@ MIN_COMPACTION_LAG_MS = KafkaSetting(
     "long",
     0,
     "log.cleaner.min.compaction.lag.ms",
-    "A record is not compacted before it is this old.",
+    "Do not compact records that are younger than this.",
     minimum=0,
 )
 MIN_INSYNC_REPLICAS = KafkaSetting(
@@ -198,25 +208,24 @@ MIN_INSYNC_REPLICAS = KafkaSetting(
     "int",
     1,
     "min.insync.replicas",
-    "How many replicas must have a record before acks=all is answered; there is one.",
+    "How many replicas must have a record before acks=all is answered. There is one, and it is fsynced.",
     minimum=1,
+    unit="replicas",
 )
 PREALLOCATE = KafkaSetting(
-    "preallocate",
-    "boolean",
-    False,
-    "log.preallocate",
-    "Accepted; files grow as they are written.",
+    "preallocate", "boolean", False, "log.preallocate", "Accepted; files grow as they are written."
 )
 RECORD_VALIDATION = KafkaSetting(
     "record.validation",
     "string",
     "lengths",
     "log.record.validation",
-    "What is looked at of the records that producers send, besides header and checksum of their batch. 'lengths': their "
-    "number and lengths, or that compressed ones begin as their codec does. 'full': every field of every record, as Kafka "
-    "does, for which compressed batches are opened. Not in Kafka.",
+    "What is looked at of the records that producers send, besides header and checksum of their batch. "
+    "`lengths`: their number and lengths, or that compressed ones begin as their codec does. `full`: every field "
+    "of every record, as Kafka does, for which compressed batches are opened. Not in Kafka.",
     choices=("lengths", "full"),
+    reason="`full` takes 1.5 us a record and the time to decompress it. With `lengths`, what a producer with a defect "
+    "compresses may be something that no consumer can read.",
 )
 REMOTE_LOG_COPY_DISABLE = KafkaSetting("remote.log.copy.disable", "boolean", False, None, _NO_TIERS)
 REMOTE_LOG_DELETE_ON_DISABLE = KafkaSetting("remote.log.delete.on.disable", "boolean", False, None, _NO_TIERS)
@@ -243,15 +252,17 @@ RETENTION_MS = KafkaSetting(
     "log.retention.ms",
     "Delete segments whose newest record is older than this; -1 is no limit.",
     minimum=-1,
+    reason="Kafka's default: a week.",
 )
 SEGMENT_BYTES = KafkaSetting(
     "segment.bytes",
     "int",
     1_073_741_824,
     "log.segment.bytes",
-    "Size of a segment file; retention and compaction work on whole segments.",
+    "Start a new segment file when the current one reaches this size; retention and compaction work on whole segments.",
     # Kafka 4 asks for 1 MiB; up to 3.9 it was 14, and tests of retention and compaction set small ones.
     minimum=14,
+    reason="Kafka's default: 1 GiB.",
 )
 SEGMENT_INDEX_BYTES = KafkaSetting(
     "segment.index.bytes",
@@ -266,7 +277,7 @@ SEGMENT_JITTER_MS = KafkaSetting(
     "long",
     0,
     "log.roll.jitter.ms",
-    "A random time up to this is subtracted from segment.ms, so that partitions do not roll all at once.",
+    "Start a new segment up to this much earlier, at random, so that not all partitions do so at once.",
     minimum=0,
 )
 SEGMENT_MS = KafkaSetting(
@@ -276,6 +287,7 @@ SEGMENT_MS = KafkaSetting(
     "log.roll.ms",
     "Start a new segment when the first record of the current one is this old.",
     minimum=1,
+    reason="Kafka's default: a week.",
 )
 UNCLEAN_LEADER_ELECTION_ENABLE = KafkaSetting(
     "unclean.leader.election.enable",
@@ -289,48 +301,142 @@ VISIBLE = KafkaSetting(
     "string",
     "written",
     "log.visible",
-    "When consumers see a record: 'written' as soon as it is in the page cache, 'durable' after it was fsynced, so that none "
-    "reads what a power loss takes away. Not in Kafka, whose consumers see what all replicas have.",
+    "When consumers see a record: `written`, as soon as it is in the page cache, or `durable`, after it was "
+    "fsynced, so that none reads what a power loss takes away. Not in Kafka, whose consumers see what all "
+    "replicas have.",
     choices=("written", "durable"),
+    reason="[Decision 0017](decisions/0017-what-consumers-see.md): with `durable`, every record waits for an fsync.",
 )
 
 # In the order in which they are shown.
-SETTINGS: tuple[KafkaSetting[Any], ...] = (
-    CLEANUP_POLICY,
-    COMPRESSION_GZIP_LEVEL,
-    COMPRESSION_LZ4_LEVEL,
-    COMPRESSION_TYPE,
-    COMPRESSION_ZSTD_LEVEL,
-    DELETE_RETENTION_MS,
-    FILE_DELETE_DELAY_MS,
-    FLUSH_MESSAGES,
-    FLUSH_MS,
-    FOLLOWER_REPLICATION_THROTTLED_REPLICAS,
-    INDEX_INTERVAL_BYTES,
-    LEADER_REPLICATION_THROTTLED_REPLICAS,
-    LOCAL_RETENTION_BYTES,
-    LOCAL_RETENTION_MS,
-    MAX_COMPACTION_LAG_MS,
-    MAX_MESSAGE_BYTES,
-    MESSAGE_TIMESTAMP_AFTER_MAX_MS,
-    MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
-    MESSAGE_TIMESTAMP_TYPE,
-    MIN_CLEANABLE_DIRTY_RATIO,
-    MIN_COMPACTION_LAG_MS,
-    MIN_INSYNC_REPLICAS,
-    PREALLOCATE,
-    RECORD_VALIDATION,
-    REMOTE_LOG_COPY_DISABLE,
-    REMOTE_LOG_DELETE_ON_DISABLE,
-    REMOTE_STORAGE_ENABLE,
-    RETENTION_BYTES,
-    RETENTION_MS,
-    SEGMENT_BYTES,
-    SEGMENT_INDEX_BYTES,
-    SEGMENT_JITTER_MS,
-    SEGMENT_MS,
-    UNCLEAN_LEADER_ELECTION_ENABLE,
-    VISIBLE,
-)
+SETTINGS: tuple[KafkaSetting[Any], ...] = tuple(row for row in globals().values() if isinstance(row, KafkaSetting))
+BY_NAME: Mapping[str, KafkaSetting[Any]] = {row.name: row for row in SETTINGS}
 
-BY_NAME: Mapping[str, KafkaSetting[Any]] = {setting.name: setting for setting in SETTINGS}
+
+@attrs.frozen(kw_only=True, slots=False)
+class TopicSettings:
+    """Topics and requests."""
+
+    num_partitions: int = setting(
+        1, unit="partitions", least=1, doc="Partitions of a topic that is created without a number.", reason=KAFKA
+    )
+    auto_create_topics_enable: bool = setting(
+        True,
+        doc="Create a topic when a client first asks for it.",
+        reason="Kafka's default, which most examples rely on.",
+    )
+    default_replication_factor: int = setting(
+        1,
+        least=1,
+        most=1,
+        doc="Copies of each partition of a topic that is created without a number.",
+        reason="There is one node.",
+    )
+    delete_topic_enable: bool = setting(True, doc="Allow topics to be deleted.", reason=KAFKA)
+    message_max_bytes: int = topic_default(MAX_MESSAGE_BYTES)
+    fetch_max_bytes: int = setting(
+        57_671_680,
+        least=1024,
+        most=INT_MAX,
+        doc="The most that one fetch returns, whatever the client asks for; the first batch is always returned whole.",
+        reason="Kafka's default, 55 MiB.",
+    )
+    min_insync_replicas: int = topic_default(MIN_INSYNC_REPLICAS)
+    unclean_leader_election_enable: bool = topic_default(UNCLEAN_LEADER_ELECTION_ENABLE)
+    compression_type: str = topic_default(
+        COMPRESSION_TYPE, choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+    )
+    compression_gzip_level: int = topic_default(COMPRESSION_GZIP_LEVEL)
+    compression_lz4_level: int = topic_default(COMPRESSION_LZ4_LEVEL)
+    compression_zstd_level: int = topic_default(COMPRESSION_ZSTD_LEVEL)
+    log_visible: str = topic_default(VISIBLE)
+    log_record_validation: str = topic_default(RECORD_VALIDATION)
+    log_message_timestamp_type: str = topic_default(MESSAGE_TIMESTAMP_TYPE)
+    log_message_timestamp_before_max_ms: int = topic_default(MESSAGE_TIMESTAMP_BEFORE_MAX_MS)
+    log_message_timestamp_after_max_ms: int = topic_default(MESSAGE_TIMESTAMP_AFTER_MAX_MS)
+    producer_id_expiration_ms: int = setting(
+        86_400_000,
+        least=1,
+        most=INT_MAX,
+        doc="Forget an idempotent producer that has been silent for this long.",
+        reason="Kafka's default: a day.",
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        600_000, least=1, most=INT_MAX, doc="How often to look for such producers.", reason=KAFKA
+    )
+    telemetry_max_bytes: int = setting(
+        1_048_576,
+        least=1,
+        most=16 * 1024 * 1024,
+        doc="The largest push of metrics that clients are told to send (KIP-714), also when it is decompressed. A larger one "
+        "is refused with TELEMETRY_TOO_LARGE.",
+        reason="Kafka's default. A push is parsed in memory, so that it has an upper bound here, which Kafka has not.",
+    )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class LogSettings:
+    """The log: segments, retention, flushing."""
+
+    log_segment_bytes: int = topic_default(SEGMENT_BYTES)
+    log_roll_ms: int = topic_default(SEGMENT_MS)
+    log_roll_jitter_ms: int = topic_default(SEGMENT_JITTER_MS)
+    log_retention_ms: int = topic_default(RETENTION_MS)
+    log_retention_bytes: int = topic_default(RETENTION_BYTES)
+    log_retention_check_interval_ms: int = setting(
+        300_000, least=1, doc="How often to look for segments to delete.", reason=KAFKA
+    )
+    log_cleanup_policy: str = topic_default(
+        CLEANUP_POLICY, choices=("delete", "compact", "delete,compact", "compact,delete")
+    )
+    log_segment_delete_delay_ms: int = topic_default(FILE_DELETE_DELAY_MS)
+    log_index_interval_bytes: int = topic_default(INDEX_INTERVAL_BYTES)
+    log_index_size_max_bytes: int = topic_default(SEGMENT_INDEX_BYTES)
+    log_preallocate: bool = topic_default(PREALLOCATE)
+    log_flush_interval_messages: int = topic_default(FLUSH_MESSAGES)
+    log_flush_interval_ms: int = topic_default(FLUSH_MS, least=1)
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        60_000,
+        least=1,
+        most=INT_MAX,
+        doc="How often the recovery point is moved up. After a crash, what lies beyond it is scanned.",
+        reason=KAFKA,
+    )
+    max_open_files: int = setting(
+        10_000,
+        kafka=None,
+        unit="files",
+        least=16,
+        doc="Log and index files that are open at a time; the least recently used ones are closed. At most a third of the "
+        "descriptors that the process may have.",
+        reason="With 10,000 partitions in use and 400 files, nearly every request opens a file, and takes half as long again.",
+    )
+    scrub_bytes_per_second: int = setting(
+        4 * 1024 * 1024,
+        kafka=None,
+        unit="bytes/s",
+        least=0,
+        doc="How fast checksums of old data are verified in the background. 0: not at all.",
+        reason="Reads 350 GB a day and keeps a core busy for 0.1 %.",
+    )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class CleanerSettings:
+    """Compaction."""
+
+    log_cleaner_enable: bool = setting(True, doc="Compact the topics whose policy asks for it.", reason=KAFKA)
+    log_cleaner_dedupe_buffer_size: int = setting(
+        128 * 1024 * 1024, unit="bytes", least=1024 * 1024, doc="Memory for the keys of one compaction.", reason=KAFKA
+    )
+    log_cleaner_backoff_ms: int = setting(
+        15_000,
+        least=0,
+        doc="How often to look for partitions to compact; more often, but not below 1 s, for a shorter "
+        "`max.compaction.lag.ms`.",
+        reason=KAFKA,
+    )
+    log_cleaner_min_cleanable_ratio: float = topic_default(MIN_CLEANABLE_DIRTY_RATIO)
+    log_cleaner_delete_retention_ms: int = topic_default(DELETE_RETENTION_MS)
+    log_cleaner_min_compaction_lag_ms: int = topic_default(MIN_COMPACTION_LAG_MS)
+    log_cleaner_max_compaction_lag_ms: int = topic_default(MAX_COMPACTION_LAG_MS)
