@@ -16,7 +16,7 @@ import cattrs
 
 from broker.config.kafka_names import COARSER, answer, is_secret, is_without_effect, spelled
 from broker.config.listener import Listener
-from broker.config.setting import LONG_MAX, SettingInfo, setting_infos
+from broker.config.setting import LONG_MAX, Setting, setting_infos
 from broker.config.settings import BrokerConfig
 from broker.config.topic_settings import SETTINGS
 from broker.errors import ConfigError
@@ -66,14 +66,14 @@ class _Collected:
             return False
         if key.startswith(_OF_LISTENER):
             of_listeners = self.values.setdefault("listener_settings", {})
-            self.values["listener_settings"] = {**of_listeners, key.removeprefix(_OF_LISTENER): _plain(value)}
+            self.values["listener_settings"] = {**of_listeners, key.removeprefix(_OF_LISTENER): Setting.text(value)}
             return True
         if key in COARSER:
             name, factor, rank = COARSER[key]
             self._coarse.setdefault(name, {})[rank] = _converted(_BY_NAME[name], key, factor, value, source)
             return True
         if is_without_effect(key):
-            self._ignored[key] = "" if is_secret(key) else _plain(value)
+            self._ignored[key] = "" if is_secret(key) else Setting.text(value)
             return True
         return False
 
@@ -86,7 +86,7 @@ class _Collected:
         return values
 
 
-def _converted(info: SettingInfo, key: str, factor: int, value: Any, source: str) -> int:
+def _converted(info: Setting, key: str, factor: int, value: Any, source: str) -> int:
     """The value of a setting in ``COARSER``, in the unit of ``info``. Raises ConfigError, which has Kafka's name and
     bounds. -1, 0 and 1, the least values, are the same in every unit."""
     most = info.most if factor == 1 else int(info.most or LONG_MAX) // factor
@@ -95,12 +95,6 @@ def _converted(info: SettingInfo, key: str, factor: int, value: Any, source: str
     if not info.accepts(number):
         raise info.refusal(value, source)
     return number * factor if number > 0 else number
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ",".join(_plain(item) for item in value) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _from_toml(text: str, source: str, collected: _Collected) -> None:
@@ -135,7 +129,7 @@ def parse_setting(key: str, text: str, source: str) -> tuple[str, Any]:
     return info.name, _structure(info, text, source)
 
 
-def _find(key: str, source: str) -> SettingInfo:
+def _find(key: str, source: str) -> Setting:
     info = _BY_NAME.get(key)
     if info is None:
         raise ConfigError(f"There is no setting {key!r} (in {source}); {_hint(key)}.")
@@ -155,7 +149,7 @@ def _hint(key: str) -> str:
     return "docs/SETTINGS.md lists all settings"
 
 
-def _structure(info: SettingInfo, value: Any, source: str) -> Any:
+def _structure(info: Setting, value: Any, source: str) -> Any:
     if value == "" and info.optional:
         return None
     try:
@@ -237,5 +231,5 @@ _BY_NAME = {info.name: info for info in _INFOS} | {info.kafka: info for info in 
 # Kafka's older name for the directory, which is still in use.
 _BY_NAME["log.dir"] = _BY_NAME["data_dir"]
 # The settings of topics with a default among the broker's settings.
-_OF_TOPICS = {setting.name: setting.synonym for setting in SETTINGS if setting.synonym in _BY_NAME}
+_OF_TOPICS = {setting.name: setting.kafka for setting in SETTINGS if setting.kafka in _BY_NAME}
 _CONVERTER = _converter()

@@ -195,9 +195,5 @@ class PulsarSettings:
         reason="Pulsar's dispatchThrottlingRateInMsg.",
     )
     pulsar_dispatch_rate_bytes: int = setting(
-        0,
-        kafka=None,
-        least=0,
-        doc="The same in bytes a second.",
-        reason="Pulsar's dispatchThrottlingRateInByte.",
+        0, kafka=None, least=0, doc="The same in bytes a second.", reason="Pulsar's dispatchThrottlingRateInByte."
     )

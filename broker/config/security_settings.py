@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from broker.config.setting import INT_MAX, KAFKA, setting
+from broker.config.setting import INT_MAX, setting
 from broker.errors import ConfigError
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
@@ -56,7 +56,6 @@ class SaslSettings:
         least=1024,
         most=INT_MAX,
         doc="The largest request of a client that has not logged in. A connection that announces a larger one is closed.",
-        reason=KAFKA,
     )
     connection_failed_authentication_delay_ms: int = setting(
         100,
@@ -64,7 +63,6 @@ class SaslSettings:
         least=0,
         most=60_000,
         doc="A failed login is answered, and its connection closed, after this delay.",
-        reason=KAFKA,
     )
     connections_max_reauth_ms: int = setting(
         0,
@@ -73,7 +71,6 @@ class SaslSettings:
         doc="How long a login is valid (KIP-368). Clients that know this log in again on the same connection before the time is "
         "over; the connections of others are closed then. A token that expires earlier ends the login earlier. 0: a login is "
         "valid for as long as its token, or its connection.",
-        reason=KAFKA,
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
         None,
@@ -87,31 +84,21 @@ class SaslSettings:
         of_listener=True,
         least=1000,
         doc="How often the keys are fetched. A token with an unknown key has them fetched too, at most every 10 s.",
-        reason=KAFKA,
     )
     sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = setting(
-        100,
-        least=1,
-        doc="How soon the keys are fetched again after a failure. Doubles with each.",
-        reason=KAFKA,
-        of_listener=True,
+        100, least=1, doc="How soon the keys are fetched again after a failure. Doubles with each.", of_listener=True
     )
     sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = setting(
-        10_000,
-        least=1,
-        doc="The longest time until the keys are fetched again after a failure.",
-        reason=KAFKA,
-        of_listener=True,
+        10_000, least=1, doc="The longest time until the keys are fetched again after a failure.", of_listener=True
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] = setting(
         (),
         of_listener=True,
         converter=_words,
         doc="The audience of a token (`aud`) must be one of these. Empty: any, which the broker warns of at the start.",
-        reason=KAFKA,
     )
     sasl_oauthbearer_expected_issuer: str | None = setting(
-        None, doc="The issuer of a token (`iss`). Unset: any whose key is known.", reason=KAFKA, of_listener=True
+        None, doc="The issuer of a token (`iss`). Unset: any whose key is known.", of_listener=True
     )
     sasl_oauthbearer_clock_skew_seconds: int = setting(
         30,
@@ -120,16 +107,14 @@ class SaslSettings:
         least=0,
         most=3600,
         doc="How far the clock of a token's issuer may be from the broker's.",
-        reason=KAFKA,
     )
     sasl_oauthbearer_sub_claim_name: str = setting(
-        "sub", doc="The claim of a token that contains the name of the user.", reason=KAFKA, of_listener=True
+        "sub", doc="The claim of a token that contains the name of the user.", of_listener=True
     )
     sasl_oauthbearer_scope_claim_name: str = setting(
         "scope",
         of_listener=True,
         doc="The claim of a token that contains its scope: a text, or a list of texts. Otherwise the scope is not used.",
-        reason=KAFKA,
     )
 
 
@@ -207,17 +192,15 @@ class TlsSettings:
         choices=_CLIENT_AUTH,
         doc="Whether clients show a certificate, which says who they are. Those without one are `User:ANONYMOUS` (`requested`), "
         "or are refused (`required`). One that is not trusted is refused in both cases.",
-        reason=KAFKA,
     )
     ssl_principal_mapping_rules: str = _of_listener(
         "DEFAULT",
         doc="How the subject of a client's certificate becomes its name: rules `RULE:pattern/replacement/`, with `L` or `U` at "
         "the end for lower or upper case, and `DEFAULT` for the whole subject, with commas between them. The first that "
         "matches is taken; a client that none matches is refused.",
-        reason=KAFKA,
     )
     ssl_enabled_protocols: tuple[str, ...] = _of_listener(
-        _PROTOCOLS, converter=_protocols, doc="Versions of TLS: `TLSv1.2`, `TLSv1.3`.", reason=KAFKA
+        _PROTOCOLS, converter=_protocols, doc="Versions of TLS: `TLSv1.2`, `TLSv1.3`."
     )
     ssl_cipher_suites: tuple[str, ...] = _of_listener(
         (),
@@ -229,12 +212,9 @@ class TlsSettings:
     ssl_allow_dn_changes: bool = _of_listener(
         False,
         doc="Whether a certificate that takes the place of another one while the broker runs may have another subject.",
-        reason=KAFKA,
     )
     ssl_allow_san_changes: bool = _of_listener(
-        False,
-        doc="Whether such a certificate may lack one of the other one's alternative names.",
-        reason=KAFKA,
+        False, doc="Whether such a certificate may lack one of the other one's alternative names."
     )
     handshake_timeout_ms: int = setting(
         10_000,
@@ -265,7 +245,6 @@ class AclSettings:
     allow_everyone_if_no_acl_found: bool = setting(
         False,
         doc="Allow everybody what no ACL covers. As soon as there is any ACL for a resource, it is denied to all others.",
-        reason=KAFKA,
     )
     acls_max: int = setting(
         1_000_000,
@@ -295,7 +274,6 @@ class QuotaSettings:
         most=3600,
         doc="The length of one such window in seconds. It is also the longest throttle time for `request_percentage`, "
         "whose use is forgotten after all windows.",
-        reason="Kafka's default.",
     )
     controller_quota_window_num: int = setting(
         11,
@@ -303,12 +281,7 @@ class QuotaSettings:
         most=1000,
         doc="A client that has not changed partitions for this many windows may create or delete as many partitions at once "
         "as its `controller_mutation_rate` allows in them.",
-        reason="Kafka's default.",
     )
     controller_quota_window_size_seconds: int = setting(
-        1,
-        least=1,
-        most=3600,
-        doc="The length of one such window in seconds.",
-        reason="Kafka's default.",
+        1, least=1, most=3600, doc="The length of one such window in seconds."
     )

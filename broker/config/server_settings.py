@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from broker.config.listener import Listener, parse_listener
-from broker.config.setting import INT_MAX, KAFKA, setting
+from broker.config.setting import INT_MAX, setting
 
 
 def _listeners(value: "Iterable[Listener | str]") -> tuple[Listener, ...]:
@@ -174,7 +174,6 @@ class NetworkSettings:
         least=1,
         most=1024,
         doc="Processors: threads that each own a selector and a share of the connections.",
-        reason=KAFKA,
     )
     io_threads: int = setting(
         8,
@@ -183,14 +182,12 @@ class NetworkSettings:
         least=1,
         most=1024,
         doc="Handlers: threads for requests that may have to wait for the disk, a lock or the catalogue.",
-        reason=KAFKA,
     )
     queued_max_requests: int = setting(
         500,
         unit="requests",
         least=1,
         doc="Requests that may wait for a handler. While there are as many, further ones stay in their connections.",
-        reason=KAFKA,
     )
     queued_max_request_bytes: int = setting(
         256 * 1024 * 1024,
@@ -226,7 +223,7 @@ class NetworkSettings:
         reason="Kafka's 50 drops connections when a large consumer group starts at once; the system has a limit of its own.",
     )
     connections_max_idle_ms: int = setting(
-        600_000, least=-1, doc="Close a connection that has been idle for this long. -1: never.", reason=KAFKA
+        600_000, least=-1, doc="Close a connection that has been idle for this long. -1: never."
     )
     max_connections: int = setting(
         INT_MAX,
@@ -234,24 +231,19 @@ class NetworkSettings:
         least=0,
         doc="Connections at a time on all listeners, or what the limit of descriptors leaves for them if that is less. "
         "Beyond it, the broker accepts no connection until one closes.",
-        reason=KAFKA,
         of_listener=True,
     )
     max_connections_per_ip: int = setting(
-        INT_MAX, unit="connections", least=0, doc="Connections at a time from one address.", reason=KAFKA
+        INT_MAX, unit="connections", least=0, doc="Connections at a time from one address."
     )
     max_connections_per_ip_overrides: Mapping[str, int] = setting(
-        attrs.Factory(dict),
-        unit="connections",
-        doc="The same for individual addresses: address = number.",
-        reason=KAFKA,
+        attrs.Factory(dict), unit="connections", doc="The same for individual addresses: address = number."
     )
     max_connection_creation_rate: int = setting(
         INT_MAX,
         unit="connections/s",
         least=1,
         doc="New connections per second on all listeners; beyond it, the broker waits before it accepts the next.",
-        reason=KAFKA,
         of_listener=True,
     )
     outgoing_high_water_bytes: int = setting(

@@ -18,6 +18,7 @@ def test_every_setting_has_purpose_and_reason_for_default() -> None:
     for info in setting_infos(BrokerConfig):
         assert info.doc.endswith("."), info.name
         assert info.reason.endswith("."), info.name
+        assert info.kafka or info.reason != "Kafka's default.", info.name
         assert info.section, info.name
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from broker.config.setting import InvalidSetting, KafkaSetting, Kind
+from broker.config.setting import InvalidSetting, Kind, Setting
 
-POLICY: KafkaSetting[tuple[str, ...]] = KafkaSetting("a.policy", "list", ("x",), "b.policy", "", choices=("x", "y"))
-RATIO = KafkaSetting("a.ratio", "double", 0.5, None, "", minimum=0, maximum=1)
+POLICY = Setting("a.policy", "list", ("x",), "b.policy", "", choices=("x", "y"))
+RATIO = Setting("a.ratio", "double", 0.5, None, "", least=0, most=1)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ RATIO = KafkaSetting("a.ratio", "double", 0.5, None, "", minimum=0, maximum=1)
 )
 def test_a_text_is_read_by_its_kind(kind: Kind, text: str, value: object) -> None:
     default = {"boolean": False, "int": 0, "long": 0, "double": 0.0, "string": "", "list": ()}[kind]
-    setting = KafkaSetting[object]("a.b", kind, default, None, "")
+    setting = Setting("a.b", kind, default, None, "")
     assert setting.parse(text) == value
     assert setting.parse(setting.text(value)) == value
     assert setting.field == "a_b"
@@ -32,16 +32,16 @@ def test_a_text_is_read_by_its_kind(kind: Kind, text: str, value: object) -> Non
 @pytest.mark.parametrize(
     ("setting", "text", "reason"),
     [
-        (KafkaSetting("a.b", "int", 0, None, ""), "2147483648", "it is not a int"),
-        (KafkaSetting("a.b", "long", 0, None, ""), "1_000", "it is not a long"),
-        (KafkaSetting("a.b", "long", 0, None, ""), "\u0661", "it is not a long"),
-        (KafkaSetting("a.b", "boolean", False, None, ""), "yes", "it is not a boolean"),
+        (Setting("a.b", "int", 0, None, ""), "2147483648", "it is not a int"),
+        (Setting("a.b", "long", 0, None, ""), "1_000", "it is not a long"),
+        (Setting("a.b", "long", 0, None, ""), "\u0661", "it is not a long"),
+        (Setting("a.b", "boolean", False, None, ""), "yes", "it is not a boolean"),
         (RATIO, "nan", "it must be at least 0"),
         (RATIO, "1.5", "it must be at most 1"),
         (POLICY, "x,z", "it must be one of x, y"),
     ],
 )
-def test_invalid_value_is_refused_with_setting_s_name(setting: KafkaSetting[object], text: str, reason: str) -> None:
+def test_invalid_value_is_refused_with_setting_s_name(setting: Setting, text: str, reason: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         setting.parse(text)
     assert refused.value.message == f"Invalid value {text!r} for configuration {setting.name}: {reason}."
@@ -52,4 +52,4 @@ def test_invalid_value_is_refused_with_setting_s_name(setting: KafkaSetting[obje
 )
 def test_invalid_default_is_an_immediate_error(kind: Kind, default: object, minimum: float | None) -> None:
     with pytest.raises(InvalidSetting):
-        KafkaSetting("a.b", kind, default, None, "", minimum=minimum)
+        Setting("a.b", kind, default, None, "", least=minimum)

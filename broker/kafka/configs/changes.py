@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from broker.config.dynamic_settings import Way, setting_of, way_of
+from broker.config.dynamic_settings import BROKER_SETTINGS, Way, setting_of, way_of
 from broker.config.kafka_names import WITHOUT_EFFECT, is_secret, is_without_effect
 from broker.config.setting import InvalidSetting
 from broker.config.topic_settings import BY_NAME
@@ -24,7 +24,6 @@ from broker.kafka.api import Call
 from broker.kafka.authorization import require
 from broker.kafka.checks import error_fields, repeated
 from broker.kafka.configs.resources import (
-    BROKER_SETTINGS,
     ResourceType,
     is_this_broker,
     require_topic,

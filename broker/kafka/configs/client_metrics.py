@@ -12,11 +12,11 @@ Tests: tests/kafka/test_client_metrics.py.
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
-from broker.config.setting import InvalidSetting, KafkaSetting
+from broker.config.setting import InvalidSetting, Setting
 from broker.errors import RequestError
 from broker.kafka.groups.consumer.values import compile_regex
 from broker.log import get_logger
@@ -39,16 +39,16 @@ FACTS: Final = (
     "client_source_port",
 )
 
-SETTINGS: tuple[KafkaSetting[Any], ...] = (
-    KafkaSetting(INTERVAL, "int", INTERVAL_DEFAULT_MS, None, "How often clients push.", minimum=100, maximum=3_600_000),
-    KafkaSetting(
+SETTINGS: tuple[Setting, ...] = (
+    Setting(INTERVAL, "int", INTERVAL_DEFAULT_MS, None, "How often clients push.", least=100, most=3_600_000),
+    Setting(
         MATCH,
         "list",
         (),
         None,
         f"Which clients are meant: `name=expression`, all of which must match. The names are {', '.join(FACTS)}.",
     ),
-    KafkaSetting(METRICS, "list", (), None, "The beginnings of the names of the metrics that are wanted; `*` is all."),
+    Setting(METRICS, "list", (), None, "The beginnings of the names of the metrics that are wanted; `*` is all."),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -72,7 +72,7 @@ class Subscription:
         return all(matches(facts[name]) for name, matches in self.match)
 
 
-def setting_of(name: str) -> KafkaSetting[Any]:
+def setting_of(name: str) -> Setting:
     """Raises RequestError (invalid_request) for an unknown name."""
     setting = BY_NAME.get(name)
     if setting is None:

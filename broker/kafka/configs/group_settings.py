@@ -15,7 +15,7 @@ import attrs
 
 from broker.config import BrokerConfig
 from broker.config.group_settings import reset_ms
-from broker.config.setting import InvalidSetting, KafkaSetting
+from broker.config.setting import InvalidSetting, Setting
 from broker.errors import RequestError
 from broker.metadata.catalogue import Catalogue
 from broker.runtime.threads import Lock
@@ -24,12 +24,12 @@ from protocol.kafka.errors import ErrorCode
 BROKER_PREFIX = "group."
 
 
-def _int(name: str, default: int, least: int, most: int, doc: str) -> KafkaSetting[int]:
+def _int(name: str, default: int, least: int, most: int, doc: str) -> Setting:
     """Default and bounds as Kafka has them; the broker's settings take precedence (``in_force``)."""
-    return KafkaSetting(name, "int", default, BROKER_PREFIX + name, doc, minimum=least, maximum=most)
+    return Setting(name, "int", default, BROKER_PREFIX + name, doc, least=least, most=most)
 
 
-SETTINGS: tuple[KafkaSetting[Any], ...] = (
+SETTINGS: tuple[Setting, ...] = (
     _int(
         "consumer.heartbeat.interval.ms",
         5_000,
@@ -38,7 +38,7 @@ SETTINGS: tuple[KafkaSetting[Any], ...] = (
         "How often members of the consumer protocol are told to send heartbeats.",
     ),
     _int("consumer.session.timeout.ms", 45_000, 45_000, 60_000, "How long such a member may be silent."),
-    KafkaSetting(
+    Setting(
         "share.auto.offset.reset",
         "string",
         "latest",
@@ -61,7 +61,7 @@ SETTINGS: tuple[KafkaSetting[Any], ...] = (
         15_000,
         "How often members of a share group are told to send heartbeats.",
     ),
-    KafkaSetting(
+    Setting(
         "share.isolation.level",
         "string",
         "read_uncommitted",
@@ -83,7 +83,7 @@ SETTINGS: tuple[KafkaSetting[Any], ...] = (
         60_000,
         "How long a record stays with the member that has acquired it.",
     ),
-    KafkaSetting(
+    Setting(
         "share.renew.acknowledge.enable",
         "boolean",
         True,
@@ -109,7 +109,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 Plan = Callable[[Mapping[str, str], Callable[[str], str]], Mapping[str, str | None]]
 
 
-def setting_of(config: BrokerConfig, name: str) -> KafkaSetting[Any]:
+def setting_of(config: BrokerConfig, name: str) -> Setting:
     """With default and bounds as they are on this broker. Raises RequestError (invalid_config) for an unknown name."""
     setting = BY_NAME.get(name)
     if setting is None:
@@ -118,8 +118,8 @@ def setting_of(config: BrokerConfig, name: str) -> KafkaSetting[Any]:
     return attrs.evolve(
         setting,
         default=getattr(config, f"group_{setting.field}", setting.default),
-        minimum=getattr(config, f"group_{kind}_min_{rest}", setting.minimum),
-        maximum=getattr(config, f"group_{kind}_max_{rest}", setting.maximum),
+        least=getattr(config, f"group_{kind}_min_{rest}", setting.least),
+        most=getattr(config, f"group_{kind}_max_{rest}", setting.most),
     )
 
 
@@ -144,12 +144,12 @@ def _value(config: BrokerConfig, name: str, own: str | None) -> Any:
     if own is None:
         return setting.default
     try:
-        value = attrs.evolve(setting, minimum=None, maximum=None).parse(own)
+        value = attrs.evolve(setting, least=None, most=None).parse(own)
     except InvalidSetting:
         return setting.default
-    if setting.maximum is not None and value > setting.maximum:
-        return setting.maximum
-    return setting.minimum if setting.minimum is not None and value < setting.minimum else value
+    if setting.most is not None and value > setting.most:
+        return setting.most
+    return setting.least if setting.least is not None and value < setting.least else value
 
 
 class GroupConfigs:
