@@ -252,6 +252,8 @@ class ShareGroupSettings:
 
 # Settings with a minimum and a maximum for the values of single groups.
 BOUNDED = (
+    "group_consumer_{}session_timeout_ms",
+    "group_consumer_{}heartbeat_interval_ms",
     "group_share_{}session_timeout_ms",
     "group_share_{}heartbeat_interval_ms",
     "group_share_{}record_lock_duration_ms",

@@ -23,6 +23,7 @@ from broker.errors import ConfigError, Refusal, RequestError, StorageError
 from broker.kafka.api import Call
 from broker.kafka.authorization import require
 from broker.kafka.checks import error_fields, repeated
+from broker.kafka.configs.own_values import Changes, Plan
 from broker.kafka.configs.resources import (
     ResourceType,
     is_this_broker,
@@ -62,10 +63,6 @@ log = get_logger("kafka")
 # The longest value (characters) that is only remembered, and the maximum number of such values for all brokers, or for one.
 _REMEMBERED_MAX = 8192
 _REMEMBERED_COUNT_MAX = 1000
-
-Changes = dict[str, str | None]
-# Returns the changes from the resource's own values, and a function for the value in force of a setting without an own value.
-Plan = Callable[[Mapping[str, str], Callable[[str], str]], Changes]
 
 
 def alter(
