@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from broker.config.setting import INT_MAX, setting
+from broker.config.setting import INT_MAX, own_setting, setting
 from broker.errors import ConfigError
 
 
@@ -23,9 +23,8 @@ from broker.errors import ConfigError
 class FeatureSettings:
     """Features."""
 
-    feature_max_levels: Mapping[str, int] = setting(
+    feature_max_levels: Mapping[str, int] = own_setting(
         attrs.Factory(dict),
-        kafka=None,
         doc="The highest level at which each of these features may be, also by UpdateFeatures: feature = level. With "
         "`transaction.version` = 1 every producer uses the classic flow of transactions; 0 turns a feature off.",
         reason="Every feature may be at the highest level that this version of the broker has.",
@@ -77,9 +76,8 @@ class GroupSettings:
     group_max_size: int = setting(
         INT_MAX, unit="members", least=1, most=INT_MAX, doc="The largest number of members of one group."
     )
-    group_max_bytes: int = setting(
+    group_max_bytes: int = own_setting(
         4 * 1024 * 1024,
-        kafka=None,
         least=64 * 1024,
         most=INT_MAX,
         doc="Memory for the members of one group: about 1 KiB for each, and what they send and are assigned. A member that "
@@ -87,9 +85,8 @@ class GroupSettings:
         reason="In Kafka a group has to fit into message.max.bytes (1 MiB), with one protocol of each member; here all "
         "protocols count.",
     )
-    coordinator_max_bytes: int = setting(
+    coordinator_max_bytes: int = own_setting(
         256 * 1024 * 1024,
-        kafka=None,
         least=1024 * 1024,
         doc="Memory for all groups, committed offsets and transactional ids. What would exceed it is refused with "
         "COORDINATOR_NOT_AVAILABLE, and an event is logged; existing groups, offsets and transactions go on.",

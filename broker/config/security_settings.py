@@ -10,11 +10,10 @@ tests/config/test_settings.py.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import attrs
 
-from broker.config.setting import INT_MAX, setting
+from broker.config.setting import INT_MAX, listener_setting, own_setting, setting
 from broker.errors import ConfigError
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
@@ -40,80 +39,64 @@ def _mechanisms(value: "Iterable[str] | str") -> tuple[str, ...]:
 class SaslSettings:
     """Logins with SASL."""
 
-    sasl_enabled_mechanisms: tuple[str, ...] = setting(
+    sasl_enabled_mechanisms: tuple[str, ...] = listener_setting(
         ("SCRAM-SHA-512", "SCRAM-SHA-256"),
-        of_listener=True,
         converter=_mechanisms,
         doc="The mechanisms by which clients of `+sasl` listeners may log in: "
         + ", ".join(f"`{name}`" for name in SASL_MECHANISMS)
         + ". A listener may have its own.",
         reason="Neither shows the password to the broker or to the network. Kafka's is GSSAPI, which does not exist here.",
     )
-    sasl_server_max_receive_size: int = setting(
+    sasl_server_max_receive_size: int = listener_setting(
         524_288,
-        of_listener=True,
         unit="bytes",
         least=1024,
         most=INT_MAX,
         doc="The largest request of a client that has not logged in. A connection that announces a larger one is closed.",
     )
-    connection_failed_authentication_delay_ms: int = setting(
-        100,
-        of_listener=True,
-        least=0,
-        most=60_000,
-        doc="A failed login is answered, and its connection closed, after this delay.",
+    connection_failed_authentication_delay_ms: int = listener_setting(
+        100, least=0, most=60_000, doc="A failed login is answered, and its connection closed, after this delay."
     )
-    connections_max_reauth_ms: int = setting(
+    connections_max_reauth_ms: int = listener_setting(
         0,
-        of_listener=True,
         least=0,
         doc="How long a login is valid (KIP-368). Clients that know this log in again on the same connection before the time is "
         "over; the connections of others are closed then. A token that expires earlier ends the login earlier. 0: a login is "
         "valid for as long as its token, or its connection.",
     )
-    sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
+    sasl_oauthbearer_jwks_endpoint_url: str | None = listener_setting(
         None,
-        of_listener=True,
         doc="Where the public keys are with which tokens of OAUTHBEARER are checked (a JWKS): a URL that begins with `https://`, "
         "`http://` or `file:///`. Redirects are not followed.",
         reason="Without keys no token can be checked.",
     )
-    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = listener_setting(
         3_600_000,
-        of_listener=True,
         least=1000,
         doc="How often the keys are fetched. A token with an unknown key has them fetched too, at most every 10 s.",
     )
-    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = setting(
-        100, least=1, doc="How soon the keys are fetched again after a failure. Doubles with each.", of_listener=True
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = listener_setting(
+        100, least=1, doc="How soon the keys are fetched again after a failure. Doubles with each."
     )
-    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = setting(
-        10_000, least=1, doc="The longest time until the keys are fetched again after a failure.", of_listener=True
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = listener_setting(
+        10_000, least=1, doc="The longest time until the keys are fetched again after a failure."
     )
-    sasl_oauthbearer_expected_audience: tuple[str, ...] = setting(
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = listener_setting(
         (),
-        of_listener=True,
         converter=_words,
         doc="The audience of a token (`aud`) must be one of these. Empty: any, which the broker warns of at the start.",
     )
-    sasl_oauthbearer_expected_issuer: str | None = setting(
-        None, doc="The issuer of a token (`iss`). Unset: any whose key is known.", of_listener=True
+    sasl_oauthbearer_expected_issuer: str | None = listener_setting(
+        None, doc="The issuer of a token (`iss`). Unset: any whose key is known."
     )
-    sasl_oauthbearer_clock_skew_seconds: int = setting(
-        30,
-        of_listener=True,
-        unit="s",
-        least=0,
-        most=3600,
-        doc="How far the clock of a token's issuer may be from the broker's.",
+    sasl_oauthbearer_clock_skew_seconds: int = listener_setting(
+        30, unit="s", least=0, most=3600, doc="How far the clock of a token's issuer may be from the broker's."
     )
-    sasl_oauthbearer_sub_claim_name: str = setting(
-        "sub", doc="The claim of a token that contains the name of the user.", of_listener=True
+    sasl_oauthbearer_sub_claim_name: str = listener_setting(
+        "sub", doc="The claim of a token that contains the name of the user."
     )
-    sasl_oauthbearer_scope_claim_name: str = setting(
+    sasl_oauthbearer_scope_claim_name: str = listener_setting(
         "scope",
-        of_listener=True,
         doc="The claim of a token that contains its scope: a text, or a list of texts. Otherwise the scope is not used.",
     )
 
@@ -121,10 +104,6 @@ class SaslSettings:
 _PROTOCOLS = ("TLSv1.2", "TLSv1.3")
 _CLIENT_AUTH = ("none", "requested", "required")
 _UNSET = "Only listeners with TLS need it."
-
-
-def _of_listener(default: Any, **keywords: Any) -> Any:
-    return setting(default, of_listener=True, **keywords)
 
 
 def _suites(value: Iterable[str]) -> tuple[str, ...]:
@@ -144,81 +123,80 @@ def _protocols(value: Iterable[str]) -> tuple[str, ...]:
 class TlsSettings:
     """TLS."""
 
-    ssl_keystore_location: str | None = _of_listener(
+    ssl_keystore_location: str | None = listener_setting(
         None,
         doc="A file with the broker's certificate, those of the authorities below the root, and the private key: PEM or "
         "PKCS#12. Java's older JKS files cannot be read; `keytool -importkeystore -deststoretype pkcs12` converts them.",
         reason=_UNSET,
     )
-    ssl_keystore_password: str | None = _of_listener(
+    ssl_keystore_password: str | None = listener_setting(
         None, secret=True, doc="The password of a PKCS#12 file in `ssl_keystore_location`.", reason=_UNSET
     )
-    ssl_keystore_certificate_chain: str | None = _of_listener(
+    ssl_keystore_certificate_chain: str | None = listener_setting(
         None,
         secret=True,
         kafka="ssl.keystore.certificate.chain",
         doc="The certificates as PEM, or the name of a file with them, instead of `ssl_keystore_location`.",
         reason=_UNSET,
     )
-    ssl_keystore_key: str | None = _of_listener(
+    ssl_keystore_key: str | None = listener_setting(
         None,
         secret=True,
         doc="The private key as PEM, or the name of a file with it, instead of `ssl_keystore_location`.",
         reason=_UNSET,
     )
-    ssl_key_password: str | None = _of_listener(
+    ssl_key_password: str | None = listener_setting(
         None, secret=True, doc="The password of the private key.", reason=_UNSET
     )
-    ssl_truststore_location: str | None = _of_listener(
+    ssl_truststore_location: str | None = listener_setting(
         None,
         doc="A file with the certificates of the authorities whose clients are let in: PEM or PKCS#12.",
         reason="Only listeners that ask for clients' certificates need it.",
     )
-    ssl_truststore_password: str | None = _of_listener(
+    ssl_truststore_password: str | None = listener_setting(
         None, secret=True, doc="The password of a PKCS#12 file in `ssl_truststore_location`.", reason=_UNSET
     )
-    ssl_truststore_certificates: str | None = _of_listener(
+    ssl_truststore_certificates: str | None = listener_setting(
         None, secret=True, doc="These certificates as PEM, instead of `ssl_truststore_location`.", reason=_UNSET
     )
-    ssl_crl_location: str | None = _of_listener(
+    ssl_crl_location: str | None = own_setting(
         None,
-        kafka=None,
         doc="A PEM file with the revocation lists of the authorities whose clients are let in. Each of them needs one, and "
         "their clients are refused while it is out of date.",
         reason="Most private authorities publish none.",
+        of_listener=True,
     )
-    ssl_client_auth: str = _of_listener(
+    ssl_client_auth: str = listener_setting(
         "none",
         choices=_CLIENT_AUTH,
         doc="Whether clients show a certificate, which says who they are. Those without one are `User:ANONYMOUS` (`requested`), "
         "or are refused (`required`). One that is not trusted is refused in both cases.",
     )
-    ssl_principal_mapping_rules: str = _of_listener(
+    ssl_principal_mapping_rules: str = listener_setting(
         "DEFAULT",
         doc="How the subject of a client's certificate becomes its name: rules `RULE:pattern/replacement/`, with `L` or `U` at "
         "the end for lower or upper case, and `DEFAULT` for the whole subject, with commas between them. The first that "
         "matches is taken; a client that none matches is refused.",
     )
-    ssl_enabled_protocols: tuple[str, ...] = _of_listener(
+    ssl_enabled_protocols: tuple[str, ...] = listener_setting(
         _PROTOCOLS, converter=_protocols, doc="Versions of TLS: `TLSv1.2`, `TLSv1.3`."
     )
-    ssl_cipher_suites: tuple[str, ...] = _of_listener(
+    ssl_cipher_suites: tuple[str, ...] = listener_setting(
         (),
         converter=_suites,
         doc="Cipher suites, under the names of the standards or OpenSSL's. Empty: Python's choice. Without any suite of TLS "
         "1.3, only TLS 1.2 is spoken.",
         reason="Python's list is kept up to date with it.",
     )
-    ssl_allow_dn_changes: bool = _of_listener(
+    ssl_allow_dn_changes: bool = listener_setting(
         False,
         doc="Whether a certificate that takes the place of another one while the broker runs may have another subject.",
     )
-    ssl_allow_san_changes: bool = _of_listener(
+    ssl_allow_san_changes: bool = listener_setting(
         False, doc="Whether such a certificate may lack one of the other one's alternative names."
     )
-    handshake_timeout_ms: int = setting(
+    handshake_timeout_ms: int = own_setting(
         10_000,
-        kafka=None,
         least=1,
         doc="The longest time that a TLS handshake may take, and within which a client of a `+sasl` listener has to log in "
         "(again). A connection that takes longer is closed.",
@@ -246,9 +224,8 @@ class AclSettings:
         False,
         doc="Allow everybody what no ACL covers. As soon as there is any ACL for a resource, it is denied to all others.",
     )
-    acls_max: int = setting(
+    acls_max: int = own_setting(
         1_000_000,
-        kafka=None,
         unit="ACLs",
         least=0,
         doc="How many ACLs there may be. What would exceed it is refused with POLICY_VIOLATION; ACLs that exist stay in force.",

@@ -10,6 +10,7 @@ Values: no thread, no I/O.
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
 import attrs
@@ -182,6 +183,11 @@ def setting(default: Any, *, converter: Callable[[Any], Any] | None = None, **de
         default = default.default_text if default.kind == "list" else default.default
     is_secret = description.get("secret", False)
     return attrs.field(default=default, metadata=description, validator=_check, repr=not is_secret, converter=converter)
+
+
+# Of a setting that Kafka does not have; and of one that a listener may override.
+own_setting = partial(setting, kafka=None)
+listener_setting = partial(setting, of_listener=True)
 
 
 def setting_infos(settings_class: type) -> list[Setting]:

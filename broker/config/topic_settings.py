@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from broker.config.setting import INT_MAX, LONG_MAX, Setting, setting
+from broker.config.setting import INT_MAX, LONG_MAX, Setting, own_setting, setting
 
 
 def _not_zero(level: int) -> None:
@@ -399,18 +399,16 @@ class LogSettings:
         most=INT_MAX,
         doc="How often the recovery point is moved up. After a crash, what lies beyond it is scanned.",
     )
-    max_open_files: int = setting(
+    max_open_files: int = own_setting(
         10_000,
-        kafka=None,
         unit="files",
         least=16,
         doc="Log and index files that are open at a time; the least recently used ones are closed. At most a third of the "
         "descriptors that the process may have.",
         reason="With 10,000 partitions in use and 400 files, nearly every request opens a file, and takes half as long again.",
     )
-    scrub_bytes_per_second: int = setting(
+    scrub_bytes_per_second: int = own_setting(
         4 * 1024 * 1024,
-        kafka=None,
         unit="bytes/s",
         least=0,
         doc="How fast checksums of old data are verified in the background. 0: not at all.",
