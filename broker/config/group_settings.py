@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from broker.config.setting import INT_MAX, own_setting, setting
-from broker.errors import ConfigError
+from broker.config.setting import INT_MAX, own_setting, setting, some_of, words
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -116,15 +115,8 @@ MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
 def _assignors(value: "Iterable[str] | str") -> tuple[str, ...]:
-    """A list, or one text with commas between the items."""
-    items = value.split(",") if isinstance(value, str) else value
-    words = (word.strip() for word in items)
-    names = tuple(dict.fromkeys(_CLASSES.get(word, word) for word in words if word))
-    unknown = [name for name in names if name not in ASSIGNORS]
-    if unknown or not names:
-        problem = f"there is no {unknown[0]!r} here" if unknown else "it is empty"
-        raise ConfigError(f"Set group_consumer_assignors to one or both of {', '.join(ASSIGNORS)}: {problem}.")
-    return names
+    names = (_CLASSES.get(word, word) for word in words(value))
+    return some_of(ASSIGNORS, names, "group_consumer_assignors to one or both of")
 
 
 @attrs.frozen(kw_only=True, slots=False)

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin
 import attrs
 
 from broker.config.kafka_names import COARSER, answer, is_secret, is_without_effect, spelled
-from broker.config.setting import LONG_MAX, Setting, setting_infos
+from broker.config.setting import LONG_MAX, Setting, setting_infos, words
 from broker.config.settings import BrokerConfig
 from broker.config.topic_settings import SETTINGS
 from broker.errors import ConfigError
@@ -171,20 +171,18 @@ def _value(value: Any, kind: Any) -> Any:
 
 def _texts(value: Any) -> tuple[str, ...]:
     """A list, or one text with commas between the items."""
-    parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
+    if not isinstance(value, (str, list, tuple)) or not all(isinstance(part, str) for part in value):
         raise TypeError(value)
-    return tuple(part.strip() for part in parts if part.strip())
+    return tuple(words(value))
 
 
 def _table(value: Any, value_type: Any) -> dict[str, Any]:
     """A table, or one text with commas between ``name=value``, ``name://value`` (Kafka's form of listeners) or
     ``name:number`` (Kafka's form of address limits)."""
     if isinstance(value, str):
-        parts = [part.strip() for part in value.split(",") if part.strip()]
         value = dict(
             part.rsplit(":", 1) if value_type is int and "=" not in part else re.split(r"://|=", part, maxsplit=1)
-            for part in parts
+            for part in words(value)
         )
     return {name: _value(item, value_type) for name, item in value.items()}
 

@@ -13,26 +13,19 @@ from collections.abc import Iterable
 
 import attrs
 
-from broker.config.setting import INT_MAX, listener_setting, own_setting, setting
+from broker.config.setting import INT_MAX, listener_setting, own_setting, setting, some_of, words
 from broker.errors import ConfigError
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 SASL_MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", PLAIN, OAUTHBEARER)
 
 
-def _words(value: "Iterable[str] | str") -> tuple[str, ...]:
-    """A list, or one text with commas between the items."""
-    items = value.split(",") if isinstance(value, str) else value
-    return tuple(dict.fromkeys(word.strip() for word in items if word.strip()))
-
-
 def _mechanisms(value: "Iterable[str] | str") -> tuple[str, ...]:
-    words = _words(value)
-    unknown = [word for word in words if word not in SASL_MECHANISMS]
-    if unknown or not words:
-        problem = f"there is no {unknown[0]!r} here" if unknown else "it is empty"
-        raise ConfigError(f"Set sasl_enabled_mechanisms to some of {', '.join(SASL_MECHANISMS)}: {problem}.")
-    return words
+    return some_of(SASL_MECHANISMS, words(value), "sasl_enabled_mechanisms to some of")
+
+
+def _audiences(value: "Iterable[str] | str") -> tuple[str, ...]:
+    return tuple(dict.fromkeys(words(value)))
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -83,7 +76,7 @@ class SaslSettings:
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] = listener_setting(
         (),
-        converter=_words,
+        converter=_audiences,
         doc="The audience of a token (`aud`) must be one of these. Empty: any, which the broker warns of at the start.",
     )
     sasl_oauthbearer_expected_issuer: str | None = listener_setting(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from broker.config.listener import Listener, parse_listener
-from broker.config.setting import INT_MAX, listener_setting, own_setting, setting
+from broker.config.setting import INT_MAX, listener_setting, own_setting, setting, words
 
 
 def _listeners(value: "Iterable[Listener | str]") -> tuple[Listener, ...]:
@@ -247,8 +247,7 @@ class NetworkSettings:
 
 
 def _hosts(value: "Iterable[str] | str") -> tuple[str, ...]:
-    words = value.split(",") if isinstance(value, str) else value
-    return tuple(word.strip().lower() for word in words if word.strip())
+    return tuple(word.lower() for word in words(value))
 
 
 @attrs.frozen(kw_only=True, slots=False)

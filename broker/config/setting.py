@@ -9,7 +9,7 @@ Values: no thread, no I/O.
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
@@ -33,6 +33,21 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 class InvalidSetting(Refusal):
     """No setting has that name, or it cannot have that value."""
+
+
+def words(value: Iterable[str] | str) -> list[str]:
+    """Those of a list, or of one text with commas between them."""
+    return [word.strip() for word in (value.split(",") if isinstance(value, str) else value) if word.strip()]
+
+
+def some_of(known: Sequence[str], given: Iterable[str], setting: str) -> tuple[str, ...]:
+    """The ``given`` words, each once. Raises ConfigError, which says to set ``setting``, if there is none or an unknown one."""
+    chosen = tuple(dict.fromkeys(given))
+    unknown = [word for word in chosen if word not in known]
+    if unknown or not chosen:
+        problem = f"there is no {unknown[0]!r} here" if unknown else "it is empty"
+        raise ConfigError(f"Set {setting} {', '.join(known)}: {problem}.")
+    return chosen
 
 
 def _unit(name: str) -> str:
@@ -244,15 +259,11 @@ def _integer(bits: int) -> Callable[[str], int]:
     return parse
 
 
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
 _PARSERS: dict[Kind, Callable[[str], Any]] = {
     "boolean": _boolean,
     "int": _integer(32),
     "long": _integer(64),
     "double": float,
     "string": str,
-    "list": _list,
+    "list": lambda text: tuple(words(text)),
 }
