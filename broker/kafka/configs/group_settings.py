@@ -93,9 +93,9 @@ def check(config: BrokerConfig, own: Mapping[str, str], changes: Mapping[str, st
 
 def _value(config: BrokerConfig, name: str, own: str | None) -> Any:
     """The value in force where a group's own is ``own``. A value outside the broker's bounds becomes the nearest bound."""
+    if own is None:  # without a description: a coordinator asks for this for each group that it restores
+        return getattr(config, _OF_BROKER[name].format("")) if name in _OF_BROKER else BY_NAME[name].default
     setting = setting_of(config, name)
-    if own is None:
-        return setting.default
     try:
         value = attrs.evolve(setting, least=None, most=None).parse(own)
     except InvalidSetting:
