@@ -75,8 +75,8 @@ class Setting:
     check: Callable[[Any], object] | None = None
     unit: str = attrs.Factory(lambda self: _unit(self.name), takes_self=True)
     reason: str = "Kafka's default."  # why this is the default
-    type: Any = None
-    section: str = ""
+    type: Any = None  # of a broker's setting: the annotation of its field
+    section: str = ""  # its heading in docs/SETTINGS.md
     secret: bool = False  # its value is never shown: it appears in no repr and no error
     of_listener: bool = False  # a listener may override it (see `per_listener.py`)
 
