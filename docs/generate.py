@@ -20,7 +20,7 @@ import click
 
 from broker.cli import main as cli
 from broker.cli.help import EXAMPLES
-from broker.config import BrokerConfig, SettingInfo, setting_infos
+from broker.config import BrokerConfig, Setting, setting_infos
 from broker.config.topic_settings import SETTINGS
 from broker.delivery import in_flight
 from broker.kafka import handlers
@@ -81,7 +81,7 @@ def typed_settings() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _type_name(info: SettingInfo) -> str:
+def _type_name(info: Setting) -> str:
     kind = info.plain_type
     if info.choices:
         name = f"Literal[{', '.join(map(repr, info.choices))}]".replace("'", '"')
@@ -101,7 +101,7 @@ def topic_settings() -> str:
             f"`{setting.name}`",
             setting.kind,
             _default(setting.default),
-            f"`{setting.synonym.replace('.', '_')}`" if setting.synonym else "-",
+            f"`{setting.kafka.replace('.', '_')}`" if setting.kafka else "-",
             _choices(setting.doc, setting.choices),
         )
         for setting in SETTINGS

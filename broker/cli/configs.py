@@ -31,7 +31,7 @@ from broker.config import BrokerConfig, setting_infos
 from broker.config.kafka_names import COARSER
 from broker.config.topic_settings import SETTINGS
 
-_OF_BROKER = {setting.name: setting.synonym for setting in SETTINGS if setting.synonym}
+_OF_BROKER = {setting.name: setting.kafka for setting in SETTINGS if setting.kafka}
 _KAFKAS = {info.name: info.kafka for info in setting_infos(BrokerConfig) if info.kafka}
 _OF_TOPIC = {synonym: name for name, synonym in _OF_BROKER.items()}
 

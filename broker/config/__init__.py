@@ -6,7 +6,7 @@ pairs. Pure: the caller reads the file.
 
 from broker.config.listener import Listener, parse_listener
 from broker.config.load import load
-from broker.config.setting import SettingInfo, setting_infos
+from broker.config.setting import Setting, setting_infos
 from broker.config.settings import BrokerConfig
 
-__all__ = ["BrokerConfig", "Listener", "SettingInfo", "load", "parse_listener", "setting_infos"]
+__all__ = ["BrokerConfig", "Listener", "Setting", "load", "parse_listener", "setting_infos"]

@@ -11,9 +11,9 @@ import attrs
 
 from broker.config.kafka_names import is_secret, is_without_effect
 from broker.config.load import parse_setting
-from broker.config.per_listener import OF_LISTENER, check_names, for_listener
+from broker.config.per_listener import check_names, for_listener
 from broker.config.security_settings import TlsSettings
-from broker.config.setting import setting_infos
+from broker.config.setting import Setting, setting_infos
 from broker.config.settings import BrokerConfig
 from broker.config.topic_settings import SETTINGS
 from broker.errors import ConfigError
@@ -33,7 +33,7 @@ class Way(Enum):
 
 # By the setting's name in this broker.
 TABLE: Mapping[str, Way] = {
-    **{row.synonym.replace(".", "_"): Way.STORAGE for row in SETTINGS if row.synonym},
+    **{row.kafka.replace(".", "_"): Way.STORAGE for row in SETTINGS if row.kafka},
     "log_retention_check_interval_ms": Way.STORAGE,
     "log_flush_offset_checkpoint_interval_ms": Way.STORAGE,
     "log_cleaner_enable": Way.STORAGE,
@@ -50,30 +50,32 @@ TABLE: Mapping[str, Way] = {
     "max_connection_creation_rate": Way.CONNECTIONS,
     **{field.name: Way.TLS for field in attrs.fields(TlsSettings) if field.name.startswith("ssl_")},
 }
-_INFOS = setting_infos(BrokerConfig)
-# From the name of a setting that clients use to its name here; and both names, either of which a listener's settings
-# may use.
-_NAMES = {info.kafka or info.name: info.name for info in _INFOS}
-_BOTH_NAMES = {**_NAMES, **{info.name: info.name for info in _INFOS}}
+# By the name that clients see; and by both names, either of which a listener's settings may use.
+_INFOS = {info.seen: info for info in setting_infos(BrokerConfig)}
+_BY_BOTH_NAMES = {**_INFOS, **{info.name: info for info in _INFOS.values()}}
+# Those that clients see.
+BROKER_SETTINGS: Mapping[str, Setting] = {
+    name: info for name, info in _INFOS.items() if name != "ignored_kafka_settings"
+}
 
 
 def way_of(name: str) -> Way | None:
     """How the setting with the client's name ``name`` is put in force; None: it cannot be changed while the broker
     runs."""
     setting = setting_of(name)
-    if setting is None or (name.startswith(OF_LISTENER_PREFIX) and setting not in OF_LISTENER):
+    if setting is None or (name.startswith(OF_LISTENER_PREFIX) and not setting.of_listener):
         return None
-    return TABLE.get(setting)
+    return TABLE.get(setting.name)
 
 
-def setting_of(name: str) -> str | None:
-    """The name here of the setting with the client's name ``name``, which may be a setting of one listener."""
+def setting_of(name: str) -> Setting | None:
+    """The setting with the client's name ``name``, which may be a setting of one listener."""
     if name.startswith(OF_LISTENER_PREFIX):
         listener_and_setting = name.removeprefix(OF_LISTENER_PREFIX)
         # The name of a listener may itself contain dots.
-        settings = [setting for key, setting in _BOTH_NAMES.items() if listener_and_setting.endswith(f".{key}")]
-        return max(settings, key=len, default=None)
-    return _NAMES.get(name)
+        settings = [info for key, info in _BY_BOTH_NAMES.items() if listener_and_setting.endswith(f".{key}")]
+        return max(settings, key=lambda info: len(info.name), default=None)
+    return _INFOS.get(name)
 
 
 def merged(static: BrokerConfig, changes: Iterable[Mapping[str, str]]) -> BrokerConfig:

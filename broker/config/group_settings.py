@@ -15,17 +15,15 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from broker.config.setting import INT_MAX, KAFKA, setting
-from broker.errors import ConfigError
+from broker.config.setting import INT_MAX, own_setting, setting, some_of, words
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class FeatureSettings:
     """Features."""
 
-    feature_max_levels: Mapping[str, int] = setting(
+    feature_max_levels: Mapping[str, int] = own_setting(
         attrs.Factory(dict),
-        kafka=None,
         doc="The highest level at which each of these features may be, also by UpdateFeatures: feature = level. With "
         "`transaction.version` = 1 every producer uses the classic flow of transactions; 0 turns a feature off.",
         reason="Every feature may be at the highest level that this version of the broker has.",
@@ -52,7 +50,7 @@ class TransactionSettings:
         reason="Kafka's default: a week.",
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        3_600_000, least=1, most=INT_MAX, doc="How often to look for such transactional ids.", reason=KAFKA
+        3_600_000, least=1, most=INT_MAX, doc="How often to look for such transactional ids."
     )
 
 
@@ -61,10 +59,10 @@ class GroupSettings:
     """Consumer groups."""
 
     group_min_session_timeout_ms: int = setting(
-        6_000, least=0, most=INT_MAX, doc="The shortest session timeout that a member may ask for.", reason=KAFKA
+        6_000, least=0, most=INT_MAX, doc="The shortest session timeout that a member may ask for."
     )
     group_max_session_timeout_ms: int = setting(
-        1_800_000, least=0, most=INT_MAX, doc="The longest session timeout that a member may ask for.", reason=KAFKA
+        1_800_000, least=0, most=INT_MAX, doc="The longest session timeout that a member may ask for."
     )
     group_initial_rebalance_delay_ms: int = setting(
         100,
@@ -75,11 +73,10 @@ class GroupSettings:
         "a member alone has its first message 0.1 s later than with 0. Kafka's 3000 makes everybody wait 3 s.",
     )
     group_max_size: int = setting(
-        INT_MAX, unit="members", least=1, most=INT_MAX, doc="The largest number of members of one group.", reason=KAFKA
+        INT_MAX, unit="members", least=1, most=INT_MAX, doc="The largest number of members of one group."
     )
-    group_max_bytes: int = setting(
+    group_max_bytes: int = own_setting(
         4 * 1024 * 1024,
-        kafka=None,
         least=64 * 1024,
         most=INT_MAX,
         doc="Memory for the members of one group: about 1 KiB for each, and what they send and are assigned. A member that "
@@ -87,9 +84,8 @@ class GroupSettings:
         reason="In Kafka a group has to fit into message.max.bytes (1 MiB), with one protocol of each member; here all "
         "protocols count.",
     )
-    coordinator_max_bytes: int = setting(
+    coordinator_max_bytes: int = own_setting(
         256 * 1024 * 1024,
-        kafka=None,
         least=1024 * 1024,
         doc="Memory for all groups, committed offsets and transactional ids. What would exceed it is refused with "
         "COORDINATOR_NOT_AVAILABLE, and an event is logged; existing groups, offsets and transactions go on.",
@@ -101,7 +97,6 @@ class GroupSettings:
         least=0,
         most=INT_MAX,
         doc="The longest text that may be stored with a committed offset.",
-        reason=KAFKA,
     )
     offsets_retention_minutes: int = setting(
         10_080,
@@ -110,9 +105,7 @@ class GroupSettings:
         doc="Forget the offsets of a group that has been empty for this long.",
         reason="Kafka's default: a week.",
     )
-    offsets_retention_check_interval_ms: int = setting(
-        600_000, least=1, doc="How often to look for such offsets.", reason=KAFKA
-    )
+    offsets_retention_check_interval_ms: int = setting(600_000, least=1, doc="How often to look for such offsets.")
 
 
 ASSIGNORS = ("uniform", "range")
@@ -122,15 +115,8 @@ MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
 
 def _assignors(value: "Iterable[str] | str") -> tuple[str, ...]:
-    """A list, or one text with commas between the items."""
-    items = value.split(",") if isinstance(value, str) else value
-    words = (word.strip() for word in items)
-    names = tuple(dict.fromkeys(_CLASSES.get(word, word) for word in words if word))
-    unknown = [name for name in names if name not in ASSIGNORS]
-    if unknown or not names:
-        problem = f"there is no {unknown[0]!r} here" if unknown else "it is empty"
-        raise ConfigError(f"Set group_consumer_assignors to one or both of {', '.join(ASSIGNORS)}: {problem}.")
-    return names
+    names = (_CLASSES.get(word, word) for word in words(value))
+    return some_of(ASSIGNORS, names, "group_consumer_assignors to one or both of")
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -138,42 +124,39 @@ class ConsumerGroupSettings:
     """Consumer groups of the newer protocol (KIP-848)."""
 
     group_consumer_session_timeout_ms: int = setting(
-        45_000, least=1, most=INT_MAX, doc="Remove a member that has sent no heartbeat for this long.", reason=KAFKA
+        45_000, least=1, most=INT_MAX, doc="Remove a member that has sent no heartbeat for this long."
     )
     group_consumer_min_session_timeout_ms: int = setting(
-        45_000, least=1, most=INT_MAX, doc="The shortest such time that a group may be given.", reason=KAFKA
+        45_000, least=1, most=INT_MAX, doc="The shortest such time that a group may be given."
     )
     group_consumer_max_session_timeout_ms: int = setting(
-        60_000, least=1, most=INT_MAX, doc="The longest such time that a group may be given.", reason=KAFKA
+        60_000, least=1, most=INT_MAX, doc="The longest such time that a group may be given."
     )
     group_consumer_heartbeat_interval_ms: int = setting(
         5_000,
         least=1,
         most=INT_MAX,
         doc="How often members are told to send heartbeats. A rebalance takes a few of these intervals.",
-        reason=KAFKA,
     )
     group_consumer_min_heartbeat_interval_ms: int = setting(
-        5_000, least=1, most=INT_MAX, doc="The shortest such interval that a group may be given.", reason=KAFKA
+        5_000, least=1, most=INT_MAX, doc="The shortest such interval that a group may be given."
     )
     group_consumer_max_heartbeat_interval_ms: int = setting(
-        15_000, least=1, most=INT_MAX, doc="The longest such interval that a group may be given.", reason=KAFKA
+        15_000, least=1, most=INT_MAX, doc="The longest such interval that a group may be given."
     )
     group_consumer_max_size: int = setting(
-        INT_MAX, unit="members", least=1, most=INT_MAX, doc="The largest number of members of one group.", reason=KAFKA
+        INT_MAX, unit="members", least=1, most=INT_MAX, doc="The largest number of members of one group."
     )
     group_consumer_assignors: tuple[str, ...] = setting(
         ASSIGNORS,
         converter=_assignors,
         doc="The assignors that members may ask for: `uniform`, `range`. The first is used where they do not ask for one.",
-        reason=KAFKA,
     )
     group_consumer_migration_policy: str = setting(
         "bidirectional",
         choices=MIGRATION_POLICIES,
         doc="Whether a group with members may change to the newer protocol when its first member of that protocol joins "
         "(`upgrade`), and back when its last one leaves (`downgrade`).",
-        reason=KAFKA,
     )
     group_consumer_regex_refresh_interval_ms: int = setting(
         600_000,
@@ -181,7 +164,6 @@ class ConsumerGroupSettings:
         most=INT_MAX,
         doc="Match the regular expressions of members against the topics at least this often. New topics are matched soon; "
         "this is for rights on topics that were given or taken.",
-        reason=KAFKA,
     )
 
 
@@ -190,42 +172,40 @@ class ShareGroupSettings:
     """Share groups."""
 
     group_share_max_size: int = setting(
-        200, unit="members", least=1, most=1000, doc="The largest number of members of one share group.", reason=KAFKA
+        200, unit="members", least=1, most=1000, doc="The largest number of members of one share group."
     )
     group_share_session_timeout_ms: int = setting(
-        45_000, least=1, most=INT_MAX, doc="Remove a member that has sent no heartbeat for this long.", reason=KAFKA
+        45_000, least=1, most=INT_MAX, doc="Remove a member that has sent no heartbeat for this long."
     )
     group_share_min_session_timeout_ms: int = setting(
-        45_000, least=1, most=INT_MAX, doc="The shortest such time that a group may be given.", reason=KAFKA
+        45_000, least=1, most=INT_MAX, doc="The shortest such time that a group may be given."
     )
     group_share_max_session_timeout_ms: int = setting(
-        60_000, least=1, most=INT_MAX, doc="The longest such time that a group may be given.", reason=KAFKA
+        60_000, least=1, most=INT_MAX, doc="The longest such time that a group may be given."
     )
     group_share_heartbeat_interval_ms: int = setting(
         5_000,
         least=1,
         most=INT_MAX,
         doc="How often members are told to send heartbeats. A member learns of new partitions with its next heartbeat.",
-        reason=KAFKA,
     )
     group_share_min_heartbeat_interval_ms: int = setting(
-        5_000, least=1, most=INT_MAX, doc="The shortest such interval that a group may be given.", reason=KAFKA
+        5_000, least=1, most=INT_MAX, doc="The shortest such interval that a group may be given."
     )
     group_share_max_heartbeat_interval_ms: int = setting(
-        15_000, least=1, most=INT_MAX, doc="The longest such interval that a group may be given.", reason=KAFKA
+        15_000, least=1, most=INT_MAX, doc="The longest such interval that a group may be given."
     )
     group_share_record_lock_duration_ms: int = setting(
         30_000,
         least=1_000,
         most=3_600_000,
         doc="How long a record stays with the member that has acquired it. Then another member may get it.",
-        reason=KAFKA,
     )
     group_share_min_record_lock_duration_ms: int = setting(
-        15_000, least=1_000, most=30_000, doc="The shortest such time that a group may be given.", reason=KAFKA
+        15_000, least=1_000, most=30_000, doc="The shortest such time that a group may be given."
     )
     group_share_max_record_lock_duration_ms: int = setting(
-        60_000, least=30_000, most=3_600_000, doc="The longest such time that a group may be given.", reason=KAFKA
+        60_000, least=30_000, most=3_600_000, doc="The longest such time that a group may be given."
     )
     group_share_delivery_count_limit: int = setting(
         5,
@@ -233,13 +213,12 @@ class ShareGroupSettings:
         least=2,
         most=25,
         doc="How often a record is delivered that is not acknowledged. Then it is given up (archived).",
-        reason=KAFKA,
     )
     group_share_min_delivery_count_limit: int = setting(
-        2, unit="deliveries", least=2, most=5, doc="The smallest such number that a group may be given.", reason=KAFKA
+        2, unit="deliveries", least=2, most=5, doc="The smallest such number that a group may be given."
     )
     group_share_max_delivery_count_limit: int = setting(
-        10, unit="deliveries", least=5, most=25, doc="The largest such number that a group may be given.", reason=KAFKA
+        10, unit="deliveries", least=5, most=25, doc="The largest such number that a group may be given."
     )
     group_share_partition_max_record_locks: int = setting(
         2_000,
@@ -248,31 +227,22 @@ class ShareGroupSettings:
         most=10_000,
         doc="How many records of a partition the members of a group may hold at a time. No more are delivered until some "
         "are acknowledged.",
-        reason=KAFKA,
     )
     group_share_min_partition_max_record_locks: int = setting(
-        100,
-        unit="records",
-        least=100,
-        most=2_000,
-        doc="The smallest such number that a group may be given.",
-        reason=KAFKA,
+        100, unit="records", least=100, most=2_000, doc="The smallest such number that a group may be given."
     )
     group_share_max_partition_max_record_locks: int = setting(
-        4_000,
-        unit="records",
-        least=2_000,
-        most=10_000,
-        doc="The largest such number that a group may be given.",
-        reason=KAFKA,
+        4_000, unit="records", least=2_000, most=10_000, doc="The largest such number that a group may be given."
     )
     group_share_max_share_sessions: int = setting(
-        2_000, unit="sessions", least=1, most=INT_MAX, doc="The largest number of share sessions.", reason=KAFKA
+        2_000, unit="sessions", least=1, most=INT_MAX, doc="The largest number of share sessions."
     )
 
 
 # Settings with a minimum and a maximum for the values of single groups.
 BOUNDED = (
+    "group_consumer_{}session_timeout_ms",
+    "group_consumer_{}heartbeat_interval_ms",
     "group_share_{}session_timeout_ms",
     "group_share_{}heartbeat_interval_ms",
     "group_share_{}record_lock_duration_ms",

@@ -12,11 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, get_args, get_origin
 
 import attrs
-import cattrs
 
 from broker.config.kafka_names import COARSER, answer, is_secret, is_without_effect, spelled
-from broker.config.listener import Listener
-from broker.config.setting import LONG_MAX, SettingInfo, setting_infos
+from broker.config.setting import LONG_MAX, Setting, setting_infos, words
 from broker.config.settings import BrokerConfig
 from broker.config.topic_settings import SETTINGS
 from broker.errors import ConfigError
@@ -45,7 +43,7 @@ def load(
         if not collected.take_kafka_only(key, value, "the arguments"):
             info = _find(key, "the arguments")
             # A text for a list, which would be taken as a sequence of letters, is parsed as in a file.
-            is_list = _origin(info.plain_type) is tuple
+            is_list = get_origin(info.plain_type) is tuple
             as_in_a_file = is_list and (isinstance(value, str) or not isinstance(value, Iterable))
             collected.values[info.name] = _structure(info, value, "the arguments") if as_in_a_file else value
     values = collected.all()
@@ -66,14 +64,14 @@ class _Collected:
             return False
         if key.startswith(_OF_LISTENER):
             of_listeners = self.values.setdefault("listener_settings", {})
-            self.values["listener_settings"] = {**of_listeners, key.removeprefix(_OF_LISTENER): _plain(value)}
+            self.values["listener_settings"] = {**of_listeners, key.removeprefix(_OF_LISTENER): Setting.text(value)}
             return True
         if key in COARSER:
             name, factor, rank = COARSER[key]
             self._coarse.setdefault(name, {})[rank] = _converted(_BY_NAME[name], key, factor, value, source)
             return True
         if is_without_effect(key):
-            self._ignored[key] = "" if is_secret(key) else _plain(value)
+            self._ignored[key] = "" if is_secret(key) else Setting.text(value)
             return True
         return False
 
@@ -86,7 +84,7 @@ class _Collected:
         return values
 
 
-def _converted(info: SettingInfo, key: str, factor: int, value: Any, source: str) -> int:
+def _converted(info: Setting, key: str, factor: int, value: Any, source: str) -> int:
     """The value of a setting in ``COARSER``, in the unit of ``info``. Raises ConfigError, which has Kafka's name and
     bounds. -1, 0 and 1, the least values, are the same in every unit."""
     most = info.most if factor == 1 else int(info.most or LONG_MAX) // factor
@@ -95,12 +93,6 @@ def _converted(info: SettingInfo, key: str, factor: int, value: Any, source: str
     if not info.accepts(number):
         raise info.refusal(value, source)
     return number * factor if number > 0 else number
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ",".join(_plain(item) for item in value) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _from_toml(text: str, source: str, collected: _Collected) -> None:
@@ -123,7 +115,7 @@ def _flatten(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, An
         full = f"{path}.{key}" if path else key
         info = _BY_NAME.get(full)
         # Kafka has max.connections and max.connections.per.ip.
-        if isinstance(value, Mapping) and (info is None or _origin(info.plain_type) is not Mapping):
+        if isinstance(value, Mapping) and (info is None or get_origin(info.plain_type) is not Mapping):
             yield from _flatten(value, full)
         else:
             yield full, value
@@ -135,7 +127,7 @@ def parse_setting(key: str, text: str, source: str) -> tuple[str, Any]:
     return info.name, _structure(info, text, source)
 
 
-def _find(key: str, source: str) -> SettingInfo:
+def _find(key: str, source: str) -> Setting:
     info = _BY_NAME.get(key)
     if info is None:
         raise ConfigError(f"There is no setting {key!r} (in {source}); {_hint(key)}.")
@@ -155,81 +147,44 @@ def _hint(key: str) -> str:
     return "docs/SETTINGS.md lists all settings"
 
 
-def _structure(info: SettingInfo, value: Any, source: str) -> Any:
+def _structure(info: Setting, value: Any, source: str) -> Any:
     if value == "" and info.optional:
         return None
     try:
-        return _CONVERTER.structure(value, info.type)
-    except ConfigError:
-        raise
-    except Exception as error:  # cattrs raises the conversion's error, or a group of them
+        return _value(value, info.plain_type)
+    except Exception as error:  # of any type that the conversion of such a value raises
         raise info.refusal(value, source) from (None if info.secret else error)  # which has the value, too
 
 
-def _whole_number(value: Any, _type: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
+def _value(value: Any, kind: Any) -> Any:
+    """What TOML or a text says, as a value of this type. Raises an exception of any type if it says no such thing."""
+    if get_origin(kind) is tuple:
+        return _texts(value)
+    if get_origin(kind) is Mapping:
+        return _table(value, get_args(kind)[1])
+    if kind is bool:
+        return value if isinstance(value, bool) else {"true": True, "false": False}[value.lower()]
+    if isinstance(value, bool) or not isinstance(value, (str, kind) if kind is not float else (str, int, float)):
         raise TypeError(value)
-    return int(value)
+    return kind(value) if kind in (int, float) else value  # a listener's URL is parsed by the setting's converter
 
 
-def _number(value: Any, _type: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise TypeError(value)
-    return float(value)
-
-
-def _true_or_false(value: Any, _type: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    return {"true": True, "false": False}[value.lower()]
-
-
-def _text(value: Any, _type: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
-
-
-def _listener(value: Any, _type: Any) -> Any:
-    """The URL, as in ``listeners``; the setting's converter parses it."""
-    return value if isinstance(value, Listener) else _text(value, str)
-
-
-def _texts(value: Any, _type: Any) -> tuple[Any, ...]:
+def _texts(value: Any) -> tuple[str, ...]:
     """A list, or one text with commas between the items."""
-    parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
+    if not isinstance(value, (str, list, tuple)) or not all(isinstance(part, str) for part in value):
         raise TypeError(value)
-    return tuple(part.strip() for part in parts if part.strip())
+    return tuple(words(value))
 
 
-def _table(value: Any, kind: Any) -> dict[str, Any]:
+def _table(value: Any, value_type: Any) -> dict[str, Any]:
     """A table, or one text with commas between ``name=value``, ``name://value`` (Kafka's form of listeners) or
     ``name:number`` (Kafka's form of address limits)."""
-    value_type = get_args(kind)[1]
     if isinstance(value, str):
-        parts = [part.strip() for part in value.split(",") if part.strip()]
         value = dict(
             part.rsplit(":", 1) if value_type is int and "=" not in part else re.split(r"://|=", part, maxsplit=1)
-            for part in parts
+            for part in words(value)
         )
-    return {name: _CONVERTER.structure(item, value_type) for name, item in value.items()}
-
-
-def _origin(kind: Any) -> Any:
-    return get_origin(kind)
-
-
-def _converter() -> cattrs.Converter:
-    converter = cattrs.Converter(detailed_validation=False)
-    converter.register_structure_hook(int, _whole_number)
-    converter.register_structure_hook(float, _number)
-    converter.register_structure_hook(bool, _true_or_false)
-    converter.register_structure_hook(str, _text)
-    converter.register_structure_hook_func(lambda kind: kind == Listener | None, _listener)
-    converter.register_structure_hook_func(lambda kind: _origin(kind) is tuple, _texts)
-    converter.register_structure_hook_func(lambda kind: _origin(kind) is Mapping, _table)
-    return converter
+    return {name: _value(item, value_type) for name, item in value.items()}
 
 
 _INFOS = setting_infos(BrokerConfig)
@@ -237,5 +192,4 @@ _BY_NAME = {info.name: info for info in _INFOS} | {info.kafka: info for info in 
 # Kafka's older name for the directory, which is still in use.
 _BY_NAME["log.dir"] = _BY_NAME["data_dir"]
 # The settings of topics with a default among the broker's settings.
-_OF_TOPICS = {setting.name: setting.synonym for setting in SETTINGS if setting.synonym in _BY_NAME}
-_CONVERTER = _converter()
+_OF_TOPICS = {setting.name: setting.kafka for setting in SETTINGS if setting.kafka in _BY_NAME}

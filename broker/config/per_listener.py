@@ -8,7 +8,7 @@ from broker.config.setting import setting_infos
 from broker.config.settings import BrokerConfig
 from broker.errors import ConfigError
 
-# Settings that a listener may override: those that are defined with ``of_listener=True``.
+# The names of the settings that a listener may override.
 OF_LISTENER = {info.name for info in setting_infos(BrokerConfig) if info.of_listener}
 
 

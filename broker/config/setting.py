@@ -1,50 +1,90 @@
-"""The definition of a setting: `setting` for the broker's settings, `KafkaSetting` for those of topics and groups.
+"""The description of a setting, once for everything that reads, checks, shows or documents it.
 
-`setting` is an attrs field with a unit, bounds, Kafka's name, a description, and the reason for the default. The tables
+The broker's settings are fields of `BrokerConfig`, made by `setting`; those of topics, of groups and of subscriptions to
+metrics are rows of tables. The row of a topic's setting describes the broker's setting with its default, too. The tables
 in docs/SETTINGS.md are generated from these, so that they cannot differ from the code.
-
-`KafkaSetting` has Kafka's name, type, default and bounds, and parses and formats values. `topic_settings.py` has the
-table of the topics' settings; the groups' settings belong to the Kafka service
-(``broker/kafka/configs/group_settings.py``).
 
 Values: no thread, no I/O.
 """
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, get_args, get_origin
 
 import attrs
 
 from broker.errors import ConfigError, Refusal
 
-# The reason for a default that needs no explanation.
-KAFKA = "Kafka's default."
+# Kafka's Long.MAX_VALUE, which it uses for "never" and "no limit".
+LONG_MAX = 2**63 - 1
+# Kafka's Integer.MAX_VALUE: the largest value of a setting of type `int`.
+INT_MAX = 2**31 - 1
 
-_UNIT_SUFFIXES = ("bytes", "ms", "us", "minutes", "ratio")
-_UNIT_NAMES = {"us": "µs", "ratio": ""}
-_SAME = "same"
+# Kafka's names of types (ConfigDef.Type).
+Kind = Literal["boolean", "int", "long", "double", "string", "list"]
+
+_UNITS = {"bytes": "bytes", "ms": "ms", "us": "µs", "minutes": "minutes"}
+# Python has one int for Kafka's "long" and "int". Settings in these units that have no upper bound are Kafka's longs.
+_LONG_UNITS = ("ms", "bytes", "messages", "bytes/s")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
-@attrs.frozen
-class SettingInfo:
-    """The definition of a setting."""
+class InvalidSetting(Refusal):
+    """No setting has that name, or it cannot have that value."""
 
-    name: str
-    kafka: str | None  # Kafka's name; None for a setting that Kafka does not have
-    unit: str
+
+def words(value: Iterable[str] | str) -> list[str]:
+    """Those of a list, or of one text with commas between them."""
+    return [word.strip() for word in (value.split(",") if isinstance(value, str) else value) if word.strip()]
+
+
+def some_of(known: Sequence[str], given: Iterable[str], setting: str) -> tuple[str, ...]:
+    """The ``given`` words, each once. Raises ConfigError, which says to set ``setting``, if there is none or an unknown one."""
+    chosen = tuple(dict.fromkeys(given))
+    unknown = [word for word in chosen if word not in known]
+    if unknown or not chosen:
+        problem = f"there is no {unknown[0]!r} here" if unknown else "it is empty"
+        raise ConfigError(f"Set {setting} {', '.join(known)}: {problem}.")
+    return chosen
+
+
+def _unit(name: str) -> str:
+    return _UNITS.get(re.split(r"[._]", name)[-1], "")
+
+
+@attrs.frozen
+class Setting:
+    """``parse`` and ``text`` are for the values of topics and groups; the broker's settings, which have a ``type``, are
+    parsed by `load`. A list is a tuple of words, and ``choices`` are its possible words.
+
+    A row's default that breaks the setting's own rules raises InvalidSetting.
+    """
+
+    name: str  # a field of `BrokerConfig`; of other settings, Kafka's name
+    kind: Kind
     default: Any
+    # Kafka's name of the broker's setting, or of the one with the default for all topics or groups; None if there is none.
+    kafka: str | None
     doc: str
-    reason: str  # why this is the default
-    section: str
-    type: Any
-    least: float | None
-    most: float | None
-    choices: Sequence[str]
-    secret: bool = False  # its value is never shown
+    least: float | None = None
+    most: float | None = None
+    choices: Sequence[str] = ()
+    # Called with a value of a topic or a group: raises ValueError with a message that says which values are valid.
+    check: Callable[[Any], object] | None = None
+    unit: str = attrs.Factory(lambda self: _unit(self.name), takes_self=True)
+    reason: str = "Kafka's default."  # why this is the default
+    type: Any = None  # of a broker's setting: the annotation of its field
+    section: str = ""  # its heading in docs/SETTINGS.md
+    secret: bool = False  # its value is never shown: it appears in no repr and no error
     of_listener: bool = False  # a listener may override it (see `per_listener.py`)
+
+    def __attrs_post_init__(self) -> None:
+        if self.type is None:
+            value = self.parse(self.default_text)
+            if value != self.default or type(value) is not type(self.default):
+                raise InvalidSetting(f"The default of {self.name} is {self.default!r}, which is not a {self.kind}.")
 
     @property
     def optional(self) -> bool:
@@ -54,7 +94,7 @@ class SettingInfo:
     @property
     def plain_type(self) -> Any:
         """The type without None."""
-        return next(kind for kind in get_args(self.type) if kind is not type(None)) if self.optional else self.type
+        return _plain(self.type)
 
     @property
     def expected(self) -> str:
@@ -96,119 +136,10 @@ class SettingInfo:
         where = f" in {source}" if source else ""
         return ConfigError(f"Set {self.name}{where} to {self.expected}{self.shown(value)}.")
 
-
-def setting(
-    default: Any,
-    *,
-    doc: str,
-    reason: str,
-    kafka: str | None = _SAME,
-    unit: str | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    choices: Sequence[str] = (),
-    converter: Callable[[Any], Any] | None = None,
-    secret: bool = False,
-    of_listener: bool = False,
-) -> Any:
-    """An attrs field with the metadata that ``setting_infos`` reads, checked against its bounds when it is set.
-
-    ``kafka``: Kafka's name; by default the field's name with dots, None if Kafka has no such setting. ``unit``: by
-    default the end of the field's name. The value of a ``secret`` appears in no repr and no error. ``of_listener``: a
-    listener may override it.
-    """
-    metadata = {
-        "doc": doc,
-        "reason": reason,
-        "kafka": kafka,
-        "unit": unit,
-        "least": least,
-        "most": most,
-        "choices": tuple(choices),
-        "secret": secret,
-        "of_listener": of_listener,
-    }
-    extra: dict[str, Any] = {"converter": converter} if converter else {}
-    return attrs.field(default=default, metadata=metadata, validator=_check, repr=not secret, **extra)
-
-
-def setting_infos(settings_class: type) -> list[SettingInfo]:
-    """Every setting of a class, in the order of definition; its section is the first line of its group's docstring."""
-    infos = []
-    for field in attrs.fields(settings_class):
-        if not field.metadata:  # no setting
-            continue
-        owner = next(c for c in reversed(settings_class.__mro__) if field.name in inspect.get_annotations(c))
-        infos.append(_info(field, (owner.__doc__ or "").strip().splitlines()[0].rstrip(".")))
-    return infos
-
-
-def _info(field: "attrs.Attribute[Any]", section: str = "") -> SettingInfo:
-    meta = field.metadata
-    unit = meta["unit"]
-    if unit is None:
-        suffix = field.name.rsplit("_", 1)[-1]
-        unit = _UNIT_NAMES.get(suffix, suffix) if suffix in _UNIT_SUFFIXES else ""
-    kafka = field.name.replace("_", ".") if meta["kafka"] == _SAME else meta["kafka"]
-    return SettingInfo(
-        name=field.name,
-        kafka=kafka,
-        unit=unit,
-        default=field.default,
-        doc=meta["doc"],
-        reason=meta["reason"],
-        section=section,
-        type=field.type,
-        least=meta["least"],
-        most=meta["most"],
-        choices=meta["choices"],
-        secret=meta["secret"],
-        of_listener=meta["of_listener"],
-    )
-
-
-def _check(_instance: Any, field: "attrs.Attribute[Any]", value: Any) -> None:
-    info = _info(field)
-    if not info.accepts(value):
-        raise info.refusal(value)
-
-
-# Kafka's Long.MAX_VALUE, which it uses for "never" and "no limit".
-LONG_MAX = 2**63 - 1
-# Kafka's Integer.MAX_VALUE: the largest value of a setting of type `int`.
-INT_MAX = 2**31 - 1
-
-# Kafka's names of types (ConfigDef.Type).
-Kind = Literal["boolean", "int", "long", "double", "string", "list"]
-
-T = TypeVar("T")
-
-
-class InvalidSetting(Refusal):
-    """No setting has that name, or it cannot have that value."""
-
-
-@attrs.frozen
-class KafkaSetting(Generic[T]):
-    """``default`` is Kafka's. ``synonym``: the broker's setting with the default for all topics, or None. A list is a
-    tuple of words, and ``choices`` are its possible words. A default that breaks the setting's own rules raises
-    InvalidSetting."""
-
-    name: str
-    kind: Kind
-    default: T
-    synonym: str | None
-    doc: str
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-    # Called with a value: raises ValueError with a message that says which values are valid.
-    check: Callable[[T], object] | None = None
-
-    def __attrs_post_init__(self) -> None:
-        value = self.parse(self.default_text)
-        if value != self.default or type(value) is not type(self.default):
-            raise InvalidSetting(f"The default of {self.name} is {self.default!r}, which is not a {self.kind}.")
+    @property
+    def seen(self) -> str:
+        """The name of the broker's setting that clients see."""
+        return self.kafka or self.name
 
     @property
     def field(self) -> str:
@@ -219,16 +150,16 @@ class KafkaSetting(Generic[T]):
     def default_text(self) -> str:
         return self.text(self.default)
 
-    def parse(self, text: str) -> T:
+    def parse(self, text: str) -> Any:
         """The value of ``text``. Raises InvalidSetting."""
         try:
             value = _PARSERS[self.kind](text.strip())
         except ValueError:
             raise self._refused(text, f"it is not a {self.kind}") from None
-        if self.minimum is not None and not value >= self.minimum:  # so that NaN is refused
-            raise self._refused(text, f"it must be at least {self.minimum}")
-        if self.maximum is not None and value > self.maximum:
-            raise self._refused(text, f"it must be at most {self.maximum}")
+        if self.least is not None and not value >= self.least:  # so that NaN is refused
+            raise self._refused(text, f"it must be at least {self.least}")
+        if self.most is not None and value > self.most:
+            raise self._refused(text, f"it must be at most {self.most}")
         if self.choices:
             for word in value if self.kind == "list" else (value,):
                 if word not in self.choices:
@@ -238,16 +169,76 @@ class KafkaSetting(Generic[T]):
                 self.check(value)
             except ValueError as error:
                 raise self._refused(text, str(error)) from None
-        return value  # type: ignore[no-any-return]  # the parser of its kind
+        return value
 
-    def text(self, value: T) -> str:
-        """The inverse of ``parse``."""
+    @staticmethod
+    def text(value: Any) -> str:
+        """A value as Kafka writes it: the inverse of ``parse``."""
+        if value is None:
+            return ""
         if isinstance(value, bool):
             return "true" if value else "false"
-        return ",".join(value) if isinstance(value, tuple) else str(value)
+        if isinstance(value, Mapping):
+            return ",".join(f"{key}:{item}" for key, item in value.items())
+        return ",".join(map(Setting.text, value)) if isinstance(value, (tuple, list)) else str(value)
 
     def _refused(self, text: str, why: str) -> InvalidSetting:
         return InvalidSetting(f"Invalid value {text!r} for configuration {self.name}: {why}.")
+
+
+def setting(default: Any, *, converter: Callable[[Any], Any] | None = None, **description: Any) -> Any:
+    """A field of the broker's settings, checked against its bounds when it is set. ``description``: attributes of
+    `Setting`; by default ``kafka`` is the field's name with dots, and ``unit`` the end of the name.
+
+    ``default`` may be the row of a topic's setting, which then describes the field, too. A list is a text here, with
+    commas between its words.
+    """
+    if isinstance(default, Setting):
+        description = attrs.asdict(default, recurse=False) | description
+        default = default.default_text if default.kind == "list" else default.default
+    is_secret = description.get("secret", False)
+    return attrs.field(default=default, metadata=description, validator=_check, repr=not is_secret, converter=converter)
+
+
+# Of a setting that Kafka does not have; and of one that a listener may override.
+own_setting = partial(setting, kafka=None)
+listener_setting = partial(setting, of_listener=True)
+
+
+def setting_infos(settings_class: type) -> list[Setting]:
+    """Every setting of a class, in the order of definition; its section is the first line of its group's docstring."""
+    infos = []
+    for field in attrs.fields(settings_class):
+        if not field.metadata:  # no setting
+            continue
+        owner = next(c for c in reversed(settings_class.__mro__) if field.name in inspect.get_annotations(c))
+        infos.append(_info(field, (owner.__doc__ or "").strip().splitlines()[0].rstrip(".")))
+    return infos
+
+
+def _info(field: "attrs.Attribute[Any]", section: str = "") -> Setting:
+    own = {"name": field.name, "default": field.default, "type": field.type, "section": section}
+    return Setting(**{"kafka": field.name.replace("_", "."), "kind": _kind(field), **field.metadata, **own})
+
+
+def _kind(field: "attrs.Attribute[Any]") -> Kind:
+    kind = _plain(field.type)
+    if kind is int:
+        unit = field.metadata.get("unit", _unit(field.name))
+        return "long" if unit in _LONG_UNITS and field.metadata.get("most") is None else "int"
+    if get_origin(kind) is tuple:
+        return "list"
+    return "boolean" if kind is bool else "double" if kind is float else "string"
+
+
+def _plain(kind: Any) -> Any:
+    return next(each for each in get_args(kind) if each is not type(None)) if type(None) in get_args(kind) else kind
+
+
+def _check(_instance: Any, field: "attrs.Attribute[Any]", value: Any) -> None:
+    info = _info(field)
+    if not info.accepts(value):
+        raise info.refusal(value)
 
 
 def _boolean(text: str) -> bool:
@@ -268,44 +259,11 @@ def _integer(bits: int) -> Callable[[str], int]:
     return parse
 
 
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
 _PARSERS: dict[Kind, Callable[[str], Any]] = {
     "boolean": _boolean,
     "int": _integer(32),
     "long": _integer(64),
     "double": float,
     "string": str,
-    "list": _list,
+    "list": lambda text: tuple(words(text)),
 }
-
-
-def topic_default(
-    row: KafkaSetting[Any],
-    *,
-    doc: str,
-    reason: str,
-    unit: str | None = None,
-    least: float | None = None,
-    choices: Sequence[str] = (),
-) -> Any:
-    """The field of the broker's setting that is the default of a topic's setting. Kafka's name, the default and the
-    bounds are those of ``row``; pass ``least`` and ``choices`` if the broker's setting accepts less, or shows the
-    choices in another order.
-
-    A list is a text here, with commas between its words. Raises InvalidSetting for choices that a topic does not have.
-    """
-    for choice in choices:
-        row.parse(choice)
-    return setting(
-        row.default_text if row.kind == "list" else row.default,
-        doc=doc,
-        reason=reason,
-        kafka=row.synonym,
-        unit=unit,
-        least=row.minimum if least is None else least,
-        most=INT_MAX if row.kind == "int" and row.maximum is None else row.maximum,
-        choices=choices or row.choices,
-    )

@@ -15,10 +15,10 @@ from broker.config.group_settings import (
     TransactionSettings,
 )
 from broker.config.listener import parse_address
-from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
 from broker.config.pulsar_settings import PulsarSettings
 from broker.config.security_settings import AclSettings, QuotaSettings, SaslSettings, TlsSettings
 from broker.config.server_settings import HttpSettings, NetworkSettings, ServerSettings, ShuffleSettings
+from broker.config.topic_settings import CleanerSettings, LogSettings, TopicSettings
 from broker.errors import ConfigError
 
 
@@ -66,13 +66,10 @@ class BrokerConfig(
                 raise ConfigError(f"Set max_connections_per_ip_overrides of {address} to a whole number of at least 0.")
         _in_order(self, "outgoing_low_water_bytes", "outgoing_high_water_bytes")
         _in_order(self, "group_min_session_timeout_ms", "group_max_session_timeout_ms")
-        for name in ("group_consumer_{}session_timeout_ms", "group_consumer_{}heartbeat_interval_ms"):
-            _in_order(self, name.format("min_"), name.format(""))
-            _in_order(self, name.format(""), name.format("max_"))
-        _in_order(self, "group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms")
         for name in BOUNDED:
             _in_order(self, name.format("min_"), name.format(""))
             _in_order(self, name.format(""), name.format("max_"))
+        _in_order(self, "group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms")
         _in_order(self, "group_share_heartbeat_interval_ms", "group_share_session_timeout_ms")
         _in_order(self, "group_share_max_size", "group_share_max_share_sessions")
         _in_order(self, "log_cleaner_min_compaction_lag_ms", "log_cleaner_max_compaction_lag_ms")

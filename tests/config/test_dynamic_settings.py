@@ -16,7 +16,9 @@ def test_setting_is_known_by_its_client_name() -> None:
     assert way_of("io_threads") is None
     assert way_of("log.retention.ms") is Way.STORAGE
     assert way_of("listeners") is None
-    assert setting_of("listener.name.inner.net.connections.max.reauth.ms") == "connections_max_reauth_ms"
+    setting = setting_of("listener.name.inner.net.connections.max.reauth.ms")
+    assert setting is not None
+    assert setting.name == "connections_max_reauth_ms"
     assert way_of("listener.name.inner.net.num.io.threads") is None  # no listener has handlers of its own
 
 

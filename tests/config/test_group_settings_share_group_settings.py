@@ -3,13 +3,13 @@
 import pytest
 
 from broker.config import BrokerConfig
-from broker.config.group_settings import BOUNDED, ShareGroupSettings
+from broker.config.group_settings import BOUNDED
 from broker.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", BOUNDED)
 def test_each_default_lies_within_its_bounds(name: str) -> None:
-    settings = ShareGroupSettings()
+    settings = BrokerConfig()
     least, value, most = (getattr(settings, name.format(part)) for part in ("min_", "", "max_"))
     assert least <= value <= most
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, load, setting_infos
-from broker.config.setting import SettingInfo
+from broker.config.setting import Setting
 from broker.errors import ConfigError
 from tests.config.sentences import sentence
 from tests.loops import loop_over
@@ -214,7 +214,7 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-def example(info: SettingInfo) -> Any:
+def example(info: Setting) -> Any:
     """A value as a user writes it in TOML, if possible another one than the default."""
     if info.name in EXAMPLES:
         return EXAMPLES[info.name]
@@ -254,7 +254,7 @@ def loaded(name: str, **how: Any) -> Any:
 
 
 @loop_over("info", setting_infos(BrokerConfig))
-def test_every_setting_is_accepted_as_documented(info: SettingInfo) -> None:
+def test_every_setting_is_accepted_as_documented(info: Setting) -> None:
     """Under both names, in a file and on the command line, and given as an argument: always with the same result."""
     value = example(info)
     expected = loaded(info.name, **{info.name: tuple(value) if isinstance(value, list) else value})

@@ -16,7 +16,7 @@ from broker.kafka.configs.group_settings import SETTINGS as GROUP_SETTINGS
 def test_every_setting_does_something() -> None:
     root = Path(__file__).parents[2] / "broker"
     sources = [path.read_text("utf-8") for path in root.rglob("*.py") if path.parent.name != "config"]
-    topic_defaults = {setting.synonym.replace(".", "_") for setting in SETTINGS if setting.synonym}
+    topic_defaults = {setting.kafka.replace(".", "_") for setting in SETTINGS if setting.kafka}
     # Read in broker/config itself; and one whose only possible value says that there is one node.
     elsewhere = {
         "advertised_listeners",

@@ -3,13 +3,13 @@
 import attrs
 
 from broker.config import BrokerConfig, setting_infos, topic_settings
-from broker.config.setting import INT_MAX, KafkaSetting
+from broker.config.setting import INT_MAX, Setting
 from broker.config.topic_settings import BY_NAME, SETTINGS
 from broker.storage.log.log_config import COMPRESSION_CODECS, LogConfig
 
 
 def test_rows_are_unique_and_named_after_their_settings() -> None:
-    rows = {name: row for name, row in vars(topic_settings).items() if isinstance(row, KafkaSetting)}
+    rows = {name: row for name, row in vars(topic_settings).items() if isinstance(row, Setting)}
     assert {row.field.upper() for row in SETTINGS} == rows.keys()
     assert all(rows[row.field.upper()] is row for row in SETTINGS)
     assert list(BY_NAME.values()) == list(SETTINGS)
@@ -23,18 +23,18 @@ def test_topic_fields_have_defaults_of_their_rows() -> None:
 def test_broker_defaults_are_those_of_their_rows() -> None:
     infos = {info.kafka: info for info in setting_infos(BrokerConfig)}
     for row in SETTINGS:
-        if row.synonym is not None:
-            info = infos[row.synonym]
-            assert info.name == row.synonym.replace(".", "_")
+        if row.kafka is not None:
+            info = infos[row.kafka]
+            assert info.name == row.kafka.replace(".", "_")
             assert row.parse(str(info.default).lower() if row.kind == "boolean" else str(info.default)) == row.default
-            assert info.most == (INT_MAX if row.kind == "int" and row.maximum is None else row.maximum)
+            assert info.most == (INT_MAX if row.kind == "int" and row.most is None else row.most)
 
 
 def test_broker_offers_every_choice_of_a_topic() -> None:
     infos = {info.kafka: info for info in setting_infos(BrokerConfig)}
     for row in SETTINGS:
         if row.choices:
-            offered = {word for choice in infos[row.synonym].choices for word in choice.split(",")}
+            offered = {word for choice in infos[row.kafka].choices for word in choice.split(",")}
             assert offered == set(row.choices)
 
 
@@ -45,7 +45,7 @@ def test_every_codec_of_a_topic_is_known() -> None:
 def test_broker_bounds_are_within_topic_bounds() -> None:
     broker = {info.name: info for info in setting_infos(BrokerConfig)}
     for setting in SETTINGS:
-        if setting.synonym is not None and setting.minimum is not None:
-            least = broker[setting.synonym.replace(".", "_")].least
-            assert least is not None, setting.synonym
-            assert least >= setting.minimum, setting.synonym
+        if setting.kafka is not None and setting.least is not None:
+            least = broker[setting.kafka.replace(".", "_")].least
+            assert least is not None, setting.kafka
+            assert least >= setting.least, setting.kafka

@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from broker.config.dynamic_settings import Way, setting_of, way_of
+from broker.config.dynamic_settings import BROKER_SETTINGS, Way, setting_of, way_of
 from broker.config.kafka_names import WITHOUT_EFFECT, is_secret, is_without_effect
 from broker.config.setting import InvalidSetting
 from broker.config.topic_settings import BY_NAME
@@ -23,8 +23,8 @@ from broker.errors import ConfigError, Refusal, RequestError, StorageError
 from broker.kafka.api import Call
 from broker.kafka.authorization import require
 from broker.kafka.checks import error_fields, repeated
+from broker.kafka.configs.own_values import Changes, Plan
 from broker.kafka.configs.resources import (
-    BROKER_SETTINGS,
     ResourceType,
     is_this_broker,
     require_topic,
@@ -63,10 +63,6 @@ log = get_logger("kafka")
 # The longest value (characters) that is only remembered, and the maximum number of such values for all brokers, or for one.
 _REMEMBERED_MAX = 8192
 _REMEMBERED_COUNT_MAX = 1000
-
-Changes = dict[str, str | None]
-# Returns the changes from the resource's own values, and a function for the value in force of a setting without an own value.
-Plan = Callable[[Mapping[str, str], Callable[[str], str]], Changes]
 
 
 def alter(

@@ -1,8 +1,7 @@
 """Subscriptions to the metrics of clients (KIP-714): resources of the type client-metrics, with Kafka's names, types,
 defaults and bounds. A subscription says which metrics are wanted, how often, and of which clients.
 
-``ClientMetricsConfigs`` keeps them in the catalogue, beside the broker's settings, and in memory. Any thread reads them without a
-lock; handler threads change them. A subscription exists as long as any of its settings has a value.
+A subscription exists as long as any of its settings has a value.
 
 Expressions in ``match`` are RE2's and match as a whole. Values of letters, digits, ``-`` and ``_`` need no RE2.
 
@@ -11,17 +10,16 @@ Tests: tests/kafka/test_client_metrics.py.
 
 import re
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
-from broker.config.setting import InvalidSetting, KafkaSetting
+from broker.config.setting import InvalidSetting, Setting
 from broker.errors import RequestError
+from broker.kafka.configs.own_values import OwnValues, Plan, after
 from broker.kafka.groups.consumer.values import compile_regex
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
-from broker.runtime.threads import Lock
 from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
@@ -39,27 +37,23 @@ FACTS: Final = (
     "client_source_port",
 )
 
-SETTINGS: tuple[KafkaSetting[Any], ...] = (
-    KafkaSetting(INTERVAL, "int", INTERVAL_DEFAULT_MS, None, "How often clients push.", minimum=100, maximum=3_600_000),
-    KafkaSetting(
+SETTINGS: tuple[Setting, ...] = (
+    Setting(INTERVAL, "int", INTERVAL_DEFAULT_MS, None, "How often clients push.", least=100, most=3_600_000),
+    Setting(
         MATCH,
         "list",
         (),
         None,
         f"Which clients are meant: `name=expression`, all of which must match. The names are {', '.join(FACTS)}.",
     ),
-    KafkaSetting(METRICS, "list", (), None, "The beginnings of the names of the metrics that are wanted; `*` is all."),
+    Setting(METRICS, "list", (), None, "The beginnings of the names of the metrics that are wanted; `*` is all."),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 
-_ENTITY_PREFIX = "client-metrics:"
 # Every client that subscribes is matched against all subscriptions.
 _SUBSCRIPTIONS_MAX = 100
 _LENGTH_MAX = 2_000  # characters of a name or a value
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 _PLAIN = re.compile(r"[A-Za-z0-9_-]*")
-
-Plan = Callable[[Mapping[str, str], Callable[[str], str]], Mapping[str, str | None]]
 
 
 @attrs.frozen
@@ -72,7 +66,7 @@ class Subscription:
         return all(matches(facts[name]) for name, matches in self.match)
 
 
-def setting_of(name: str) -> KafkaSetting[Any]:
+def setting_of(name: str) -> Setting:
     """Raises RequestError (invalid_request) for an unknown name."""
     setting = BY_NAME.get(name)
     if setting is None:
@@ -112,30 +106,19 @@ def _match(text: str) -> tuple[str, Callable[[str], object]]:
         raise RequestError(ErrorCode.invalid_config, message) from None
 
 
-class ClientMetricsConfigs:
+class ClientMetricsConfigs(OwnValues):
     """``on_change`` is called after every change."""
 
     def __init__(self, catalogue: Catalogue) -> None:
+        super().__init__(catalogue, "client-metrics:")
         self.on_change: list[Callable[[], None]] = []
         # Grows with every change, so that results of older subscriptions are recognised as old.
         self.version = 0
         self.subscriptions: tuple[Subscription, ...] = ()
-        self._catalogue = catalogue
-        self._lock = Lock()  # one change at a time
-        self._own: dict[str, Mapping[str, str]] = {}
 
     def load(self) -> None:
-        """At the start. Raises StorageError."""
-        stored = self._catalogue.configs_by_entity(_ENTITY_PREFIX)
-        self._own = {entity.removeprefix(_ENTITY_PREFIX): own for entity, own in stored.items()}
+        super().load()
         self._changed()
-
-    def names(self) -> list[str]:
-        return list(self._own)
-
-    def own(self, name: str) -> Mapping[str, str]:
-        """The values set for a subscription, which need not exist."""
-        return self._own.get(name, _NOTHING)
 
     def alter(self, name: str, plan: Plan, *, validate_only: bool = False) -> None:
         """Make the changes that ``plan`` returns, durably. Raises RequestError, StorageError, or what ``plan`` raises; then
@@ -148,24 +131,17 @@ class ClientMetricsConfigs:
                 setting_of(setting)
                 if value is not None and len(value) > _LENGTH_MAX:
                     raise RequestError(ErrorCode.invalid_request, f"{setting} is longer than {_LENGTH_MAX} characters.")
-            after = {setting: value for setting, value in {**own, **changes}.items() if value is not None}
-            subscription(after)
+            subscription(after(own, changes))
             changes = {
                 setting: value if value is None else _normal(setting, value) for setting, value in changes.items()
             }
-            after |= {setting: value for setting, value in changes.items() if value is not None}
-            if after and name not in self._own and len(self._own) >= _SUBSCRIPTIONS_MAX:
+            if not self._has_room(name, changes, _SUBSCRIPTIONS_MAX):
                 raise RequestError(
                     ErrorCode.policy_violation, f"There are {_SUBSCRIPTIONS_MAX} subscriptions: delete some."
                 )
             if validate_only:
                 return
-            self._catalogue.alter_broker_configs(changes, _ENTITY_PREFIX + name)
-            all_own = dict(self._own)
-            all_own.pop(name, None)
-            if after:
-                all_own[name] = after
-            self._own = all_own
+            self._keep(name, changes)
             self._changed()
 
     def _changed(self) -> None:

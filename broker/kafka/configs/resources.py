@@ -15,13 +15,12 @@ tests/kafka/test_listener_names.py.
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import Any, get_origin
+from typing import Any
 
-from broker.config import BrokerConfig, SettingInfo, setting_infos
-from broker.config.dynamic_settings import OF_LISTENER_PREFIX, setting_of
+from broker.config import BrokerConfig, Setting
+from broker.config.dynamic_settings import BROKER_SETTINGS, OF_LISTENER_PREFIX, setting_of
 from broker.config.kafka_names import is_secret, is_without_effect
 from broker.config.listener import Listener
-from broker.config.setting import KafkaSetting
 from broker.config.topic_settings import BY_NAME, SETTINGS
 from broker.errors import RequestError
 from broker.kafka.configs import client_metrics
@@ -75,16 +74,7 @@ class Source(IntEnum):
 
 
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7}
-# Python has one int for Kafka's "long" and "int". Settings in these units that have no upper bound are Kafka's longs.
-_LONG_UNITS = ("ms", "bytes", "messages", "bytes/s")
 
-# The broker's settings by the name that clients see, and those that are defaults of topics' settings.
-BROKER_SETTINGS: dict[str, SettingInfo] = {
-    info.kafka or info.name: info for info in setting_infos(BrokerConfig) if info.name != "ignored_kafka_settings"
-}
-# Their names here, to the names that clients see.
-_KAFKAS = {info.name: name for name, info in BROKER_SETTINGS.items()}
-TOPIC_DEFAULTS: dict[str, KafkaSetting[Any]] = {setting.synonym: setting for setting in SETTINGS if setting.synonym}
 _DEFAULTS = BrokerConfig()
 # Settings without a default in Kafka, and the setting in another unit whose default Kafka shows instead.
 _COARSER = {
@@ -123,7 +113,7 @@ def value_in_force(live: LiveConfig, name: str) -> str:
     """The value in force of a broker setting, as text. Raises RequestError for a setting that cannot be changed at run time."""
     if name not in BROKER_SETTINGS or not live.can_change(name):
         raise RequestError(ErrorCode.invalid_request, f"{name!r} is no setting that can be changed while running.")
-    return _text(name, getattr(live.in_force, BROKER_SETTINGS[name].name)) or ""
+    return _text(getattr(live.in_force, BROKER_SETTINGS[name].name)) or ""
 
 
 class Settings:
@@ -182,49 +172,24 @@ class Settings:
         """The default of a broker's setting; None if it has none, or is unknown."""
         return self._default(name) if name in BROKER_SETTINGS and not _is_hidden(name) else None
 
-    def _topic_entry(self, setting: KafkaSetting[Any], own: str | None) -> Entry:
-        synonyms = self._synonyms(setting.synonym) if setting.synonym else []
+    def _topic_entry(self, setting: Setting, own: str | None) -> Entry:
+        synonyms = self._synonyms(setting.kafka) if setting.kafka else []
         if own is not None:
             synonyms.insert(0, _synonym(setting.name, setting.text(setting.parse(own)), Source.TOPIC))
-        default = self._default(setting.synonym) if setting.synonym else setting.default_text
-        return {
-            "name": setting.name,
-            "value": synonyms[0]["value"] if synonyms else default,
-            "read_only": False,
-            "config_source": synonyms[0]["source"] if synonyms else Source.DEFAULT,
-            "is_sensitive": False,
-            "synonyms": synonyms,
-            "config_type": _TYPES[setting.kind],
-            "documentation": setting.doc,
-        }
+        default = self._default(setting.kafka) if setting.kafka else setting.default_text
+        return _entry(setting.name, setting, synonyms, default)
 
-    def _entry(self, setting: KafkaSetting[Any], own: str | None, source: Source) -> Entry:
-        synonyms = self._synonyms(setting.synonym) if setting.synonym in BROKER_SETTINGS else []
-        synonyms = synonyms or [_synonym(setting.synonym or setting.name, setting.default_text, Source.DEFAULT)]
+    def _entry(self, setting: Setting, own: str | None, source: Source) -> Entry:
+        synonyms = self._synonyms(setting.seen) if setting.kafka in BROKER_SETTINGS else []
+        synonyms = synonyms or [_synonym(setting.seen, setting.default_text, Source.DEFAULT)]
         if own is not None:
             synonyms.insert(0, _synonym(setting.name, own, source))
-        return {
-            "name": setting.name,
-            "value": synonyms[0]["value"],
-            "read_only": False,
-            "config_source": synonyms[0]["source"],
-            "is_sensitive": False,
-            "synonyms": synonyms,
-            "config_type": _TYPES[setting.kind],
-            "documentation": setting.doc,
-        }
+        return _entry(setting.name, setting, synonyms)
 
     def _broker_entry(self, name: str, synonyms: list[Entry]) -> Entry:
-        return {
-            "name": name,
-            "value": synonyms[0]["value"] if synonyms else self._default(name),
-            "read_only": not self._live.can_change(name) and not is_without_effect(name),
-            "config_source": synonyms[0]["source"] if synonyms else Source.DEFAULT,
-            "is_sensitive": _is_hidden(name),
-            "synonyms": synonyms,
-            "config_type": _TYPES[_kind(name)],
-            "documentation": _doc(name),
-        }
+        entry = _entry(name, setting_of(name), synonyms, None if synonyms else self._default(name))
+        read_only = not self._live.can_change(name) and not is_without_effect(name)
+        return {**entry, "read_only": read_only, "is_sensitive": _is_hidden(name)}
 
     def _synonyms(self, name: str) -> list[Entry]:
         """The places where a setting of the broker has a value, the value in force first. As in Kafka, empty if that is only the
@@ -239,7 +204,7 @@ class Settings:
         if name not in BROKER_SETTINGS:
             setting = setting_of(name)
             if setting is not None:  # a listener's setting: without a value, the broker's counts
-                return synonyms + self._synonyms(_KAFKAS[setting])
+                return synonyms + self._synonyms(setting.seen)
             if name in self._config.ignored_kafka_settings:
                 value = self._config.ignored_kafka_settings[name]
                 synonyms.append(_synonym(name, _shown(name, value), Source.STATIC_BROKER))
@@ -247,7 +212,7 @@ class Settings:
         info = BROKER_SETTINGS[name]
         value, default = getattr(self._config, info.name), getattr(_DEFAULTS, info.name)
         if value != default or info.name in self._config.given:
-            text = None if _is_hidden(name) else self._texts.get(name) or _text(name, value)
+            text = None if _is_hidden(name) else self._texts.get(name) or _text(value)
             synonyms.append(_synonym(name, text, Source.STATIC_BROKER))
         if name not in _COARSER:
             synonyms.append(_synonym(name, self._default(name), Source.DEFAULT))
@@ -261,7 +226,21 @@ class Settings:
         value, default = getattr(self._config, info.name), getattr(_DEFAULTS, info.name)
         if name in self._texts:
             return self._texts[name] if value == default else listeners_text(_DEFAULTS.listeners, {})
-        return _text(name, default)
+        return _text(default)
+
+
+def _entry(name: str, setting: Setting | None, synonyms: list[Entry], default: str | None = None) -> Entry:
+    """A setting with the first of its synonyms in force, else ``default``. None: one without effect, of unknown type."""
+    return {
+        "name": name,
+        "value": synonyms[0]["value"] if synonyms else default,
+        "read_only": False,
+        "config_source": synonyms[0]["source"] if synonyms else Source.DEFAULT,
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": _TYPES[setting.kind if setting else "string"],
+        "documentation": setting.doc if setting else _WITHOUT_EFFECT_DOC,
+    }
 
 
 def _synonym(name: str, value: str | None, source: Source) -> Entry:
@@ -270,17 +249,12 @@ def _synonym(name: str, value: str | None, source: Source) -> Entry:
 
 def _is_hidden(name: str) -> bool:
     """Whether the value of a broker's setting is never shown."""
-    setting = setting_of(name)  # also a listener's, under either of its two names
-    return is_secret(name) or (setting in _KAFKAS and BROKER_SETTINGS[_KAFKAS[setting]].secret)
+    info = setting_of(name)  # also a listener's, under either of its two names
+    return is_secret(name) or (info is not None and info.secret)
 
 
 def _shown(name: str, value: str) -> str | None:
     return None if _is_hidden(name) else value
-
-
-def _doc(name: str) -> str:
-    setting = setting_of(name)
-    return BROKER_SETTINGS[_KAFKAS[setting]].doc if setting is not None else _WITHOUT_EFFECT_DOC
 
 
 def _kafkas_name(key: str) -> str:
@@ -288,40 +262,15 @@ def _kafkas_name(key: str) -> str:
     setting = setting_of(OF_LISTENER_PREFIX + key)
     if setting is None:
         return OF_LISTENER_PREFIX + key
-    listener = key.lower().removesuffix(setting).removesuffix(_KAFKAS[setting])
-    return OF_LISTENER_PREFIX + listener + _KAFKAS[setting]
+    listener = key.lower().removesuffix(setting.name).removesuffix(setting.seen)
+    return OF_LISTENER_PREFIX + listener + setting.seen
 
 
-def _kind(name: str) -> str:
-    """Kafka's type of a broker's setting."""
-    if name in TOPIC_DEFAULTS:
-        return TOPIC_DEFAULTS[name].kind
-    setting = setting_of(name)
-    if setting is None:
-        return "string"  # its type is unknown here
-    info = BROKER_SETTINGS[_KAFKAS[setting]]
-    if info.plain_type is int:
-        return "long" if info.unit in _LONG_UNITS and info.most is None else "int"
-    if get_origin(info.plain_type) is tuple:
-        return "list"
-    return {bool: "boolean", float: "double"}.get(info.plain_type, "string")
-
-
-def _text(name: str, value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}:{item}" for key, item in value.items())
-    if isinstance(value, (tuple, list)):
-        return ",".join(str(item) for item in value)
-    return str(value)
+def _text(value: Any) -> str | None:
+    return None if value is None else Setting.text(value)
 
 
 def is_list(name: str) -> bool:
     """True for a setting, of a topic, of client metrics or of a broker, whose value is a list of words."""
-    if name in BROKER_SETTINGS:
-        return _kind(name) == "list"
-    setting = BY_NAME.get(name) or client_metrics.BY_NAME.get(name)
+    setting = BROKER_SETTINGS.get(name) or BY_NAME.get(name) or client_metrics.BY_NAME.get(name)
     return setting is not None and setting.kind == "list"

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.kafka.api import Api, Call
-from broker.kafka.configs.changes import Changes, Plan, alter, refuse_null
+from broker.kafka.configs.changes import alter, refuse_null
+from broker.kafka.configs.own_values import Changes, Plan
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey

@@ -6,7 +6,8 @@ from typing import Any
 
 from broker.errors import RequestError
 from broker.kafka.api import Api, Call
-from broker.kafka.configs.changes import Changes, Plan, alter, refuse_null
+from broker.kafka.configs.changes import alter, refuse_null
+from broker.kafka.configs.own_values import Changes, Plan
 from broker.kafka.configs.resources import is_list
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN

@@ -31,7 +31,7 @@ _NAMES: Mapping[ConfigResourceType, Callable[[KafkaContext], Iterable[str]]] = {
     ConfigResourceType.BROKER: _this_broker,
     ConfigResourceType.BROKER_LOGGER: _this_broker,
     ConfigResourceType.CLIENT_METRICS: lambda context: context.telemetry.configs.names(),
-    ConfigResourceType.GROUP: lambda context: context.groups.configs.groups(),
+    ConfigResourceType.GROUP: lambda context: context.groups.configs.names(),
 }
 _ALL = frozenset(map(int, _NAMES))
 _CLIENT_METRICS_ALONE = frozenset({int(ConfigResourceType.CLIENT_METRICS)})

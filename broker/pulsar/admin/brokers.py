@@ -9,12 +9,11 @@ clients, except for the TLS settings of listeners. Secrets are not shown.
 ``BrokerStats`` shows the metrics, and the statistics of all loaded topics.
 """
 
-from collections.abc import Mapping
 from math import isfinite
 from typing import Any, Final
 
-from broker.config import BrokerConfig, SettingInfo, setting_infos
-from broker.config.dynamic_settings import Way, way_of
+from broker.config import Setting
+from broker.config.dynamic_settings import BROKER_SETTINGS, Way, way_of
 from broker.errors import ConfigError
 from broker.live_config import ALL_BROKERS
 from broker.metrics.registry import Histogram, ReadHistogram
@@ -32,10 +31,6 @@ from broker.web.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, 
 _OK = Answer(200, b"ok", TEXT)
 # The newest version of Pulsar with clients that were tested with this broker.
 _VERSION = Answer(200, b"4.2.0", TEXT)
-# By the names that clients see.
-_SETTINGS: Final[Mapping[str, SettingInfo]] = {
-    info.kafka or info.name: info for info in setting_infos(BrokerConfig) if info.name != "ignored_kafka_settings"
-}
 
 
 class Lookup:
@@ -144,7 +139,7 @@ class Brokers:
 
     def dynamic_settings(self, call: Call) -> Answer:
         require_cluster(self._context, call, Operation.DESCRIBE_CONFIGS)
-        return json_answer([name for name in _SETTINGS if self._can_change(name)])
+        return json_answer([name for name in BROKER_SETTINGS if self._can_change(name)])
 
     def changed_settings(self, call: Call) -> Answer:
         require_cluster(self._context, call, Operation.DESCRIBE_CONFIGS)
@@ -155,7 +150,11 @@ class Brokers:
         require_cluster(self._context, call, Operation.DESCRIBE_CONFIGS)
         config = self._context.live.in_force
         return json_answer(
-            {name: _text(getattr(config, info.name)) for name, info in _SETTINGS.items() if not info.secret}
+            {
+                name: Setting.text(getattr(config, info.name))
+                for name, info in BROKER_SETTINGS.items()
+                if not info.secret
+            }
         )
 
     def set(self, call: Call) -> Answer:
@@ -170,21 +169,11 @@ class Brokers:
         return NO_CONTENT
 
     def _can_change(self, name: str) -> bool:
-        return name in _SETTINGS and self._context.live.can_change(name) and way_of(name) is not Way.TLS
+        return name in BROKER_SETTINGS and self._context.live.can_change(name) and way_of(name) is not Way.TLS
 
     def _check(self, call: Call) -> None:
         if call.names.get("cluster", CLUSTER) != CLUSTER:
             raise HttpError(404, f"There is one cluster: {CLUSTER}.")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return ",".join(f"{key}:{item}" for key, item in value.items())
-    if isinstance(value, tuple | list):
-        return ",".join(map(str, value))
-    return "" if value is None else str(value)
 
 
 # Topics, producers, subscriptions and consumers in an answer: some 500 bytes each.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from broker.config.topic_settings import FLUSH_MESSAGES
+from broker.config.setting import LONG_MAX
 from broker.errors import StorageError
 from broker.runtime.disk import NO_DESCRIPTORS, PAGE_BYTES, File
 from broker.runtime.threads import Lock
@@ -128,7 +128,7 @@ class Durability:
             self.flush_to(offset)
 
     def _flushes_appends(self) -> bool:
-        return self._state.config.flush_messages != FLUSH_MESSAGES.default
+        return self._state.config.flush_messages != LONG_MAX
 
     def begin_flush(self, offset: int) -> tuple[Sync, File] | None:
         """Begin what ``flush_to`` does. The caller has the file synced; then any thread calls ``end_flush``.

@@ -97,9 +97,9 @@ class LogConfig:
         """The defaults for all topics. Raises AttributeError for a setting that the broker lacks."""
         fields: dict[str, Any] = {}
         for setting in SETTINGS:
-            if setting.synonym is not None:
-                value = getattr(config, setting.synonym.replace(".", "_"))
-                fields[setting.field] = setting.parse(value if isinstance(value, str) else setting.text(value))
+            if setting.kafka is not None:
+                value = getattr(config, setting.kafka.replace(".", "_"))
+                fields[setting.field] = setting.parse(setting.text(value))
         return cls(**fields)
 
     @classmethod

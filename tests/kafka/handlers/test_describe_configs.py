@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from broker.config import BrokerConfig
+from broker.config.dynamic_settings import BROKER_SETTINGS
 from broker.config.topic_settings import SETTINGS
-from broker.kafka.configs.resources import BROKER_SETTINGS
 from broker.kafka.handlers.describe_configs import API
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode

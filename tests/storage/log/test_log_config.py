@@ -109,8 +109,8 @@ def test_defaults_come_from_the_broker_s_settings() -> None:
 def test_broker_settings_have_names_and_defaults_of_table() -> None:
     broker = BrokerConfig()
     for setting in SETTINGS:
-        if setting.synonym is not None:
-            assert hasattr(broker, setting.synonym.replace(".", "_")), setting.synonym
+        if setting.kafka is not None:
+            assert hasattr(broker, setting.kafka.replace(".", "_")), setting.kafka
     assert LogConfig.from_broker(broker) == LogConfig()
 
 
@@ -125,10 +125,10 @@ def test_broker_defaults_arrive_in_the_topic() -> None:
         "visible": "durable",
     }
     for setting in SETTINGS:
-        if setting.synonym is None:
+        if setting.kafka is None:
             continue
         value = choices.get(setting.name, other.get(setting.kind))
-        config = LogConfig.from_broker(BrokerConfig(**{setting.synonym.replace(".", "_"): value}))
+        config = LogConfig.from_broker(BrokerConfig(**{setting.kafka.replace(".", "_"): value}))
         changed = {s.name for s in SETTINGS if getattr(config, s.field) != s.default}
         assert changed == {setting.name}
 

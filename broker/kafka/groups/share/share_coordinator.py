@@ -52,7 +52,7 @@ class SettingsInForce:
 
     def load(self) -> None:
         """At the start, after ``configs`` was loaded."""
-        for group_id in self._configs.groups():
+        for group_id in self._configs.names():
             self._changed(group_id)
 
     def of(self, group_id: str) -> ShareSettings:

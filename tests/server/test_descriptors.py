@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.descriptors import Descriptors, share_out
+from broker.server.descriptors import Descriptors, share_out
 
 INT_MAX = 2**31 - 1
 
