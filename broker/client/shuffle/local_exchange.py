@@ -22,7 +22,7 @@ tests/client/shuffle/writing/test_record_writer.py.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -285,16 +285,12 @@ class LocalWriter(PartitionWriter):
     def all_processed(self, subpartition: int) -> None:
         self._call(self.on_all_processed, subpartition)
 
-    def _call(self, callback: Callable[..., None] | None, *arguments: object) -> None:
-        """Call a user's callback. An error that it raises fails the writer, not the reader on the calling thread."""
-        if callback is None:
-            return
-        try:
-            callback(*arguments)
-        except Exception as error:
-            if self._error is None:
-                self._error = error
-            self.fail(f"{type(error).__name__}: {error}")
+    def _give_up(self, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            raise error  # such as SystemExit, on a thread of the user's
+        if self._error is None:
+            self._error = error
+        self.fail(f"{type(error).__name__}: {error}")
 
 
 class LocalExchange:

@@ -388,6 +388,19 @@ class PartitionWriter:
         """
         raise NotImplementedError
 
+    def _call(self, callback: Callable[..., None] | None, *arguments: object) -> None:
+        """Call a user's callback. An error that it raises fails this writer, not the thread, which serves others, too."""
+        if callback is None:
+            return
+        try:
+            callback(*arguments)
+        except BaseException as error:
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Fail with the error of a callback, and tell the readers."""
+        raise NotImplementedError
+
     def records(self, selector: ChannelSelector[Any] | None = None, **options: Any) -> RecordWriter[Any]:
         """Return a ``RecordWriter`` on this writer, with these options. The default selector is round robin."""
         return RecordWriter(self, selector, **options)

@@ -376,16 +376,7 @@ class ShuffleWriter(PartitionWriter):
             case AllRecordsProcessed(_, subpartition):
                 self._call(self.on_all_processed, subpartition)
 
-    def _call(self, callback: Callable[..., None] | None, *arguments: object) -> None:
-        if callback is None:
-            return
-        try:
-            callback(*arguments)
-        except BaseException as error:  # the error must not end the thread, which serves other writers, too
-            self._give_up(error)
-
     def _give_up(self, error: BaseException) -> None:
-        """Fail with the error of a callback, and tell the readers."""
         shared = self._shared
         if shared.state >= WriterState.FINISHED:
             return
