@@ -18,7 +18,7 @@ import attrs
 import click
 
 from broker.cli import completing
-from broker.cli.broker_options import Target, broker_options
+from broker.cli.broker_options import Target, broker_options, compression_option
 from broker.cli.client import kafka
 from broker.cli.output import Interrupts, is_formatted, output_option, print_object, print_table, say
 from broker.errors import BrokerError
@@ -271,14 +271,7 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
     "--batch-size", type=_Bytes(), default="16k", show_default=True, help="Bytes of a batch before it is compressed."
 )
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
-@click.option(
-    "--compression",
-    "-z",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Codec of the batches.",
-)
+@compression_option
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),

@@ -1,4 +1,5 @@
-"""The options of every command for the broker's address and the connection: -b, --client-config and -X; and passwords.
+"""The options of every command for the broker's address and the connection: -b, --client-config and -X; passwords; and options
+that several commands have.
 
 The settings have Kafka's names. ``-X`` takes precedence over the file, and both over the environment. `ps` shows the
 arguments of a command, so secrets are never arguments: they come from the file, a password also from
@@ -141,6 +142,16 @@ def broker_options(function: Callable[..., Any]) -> Callable[..., Any]:
         envvar="BROKER_BOOTSTRAP_SERVERS",
         help=f"Address of the broker (or BROKER_BOOTSTRAP_SERVERS).  [default: {_DEFAULT_ADDRESS}]",
     )(_settings(command))
+
+
+compression_option = click.option(
+    "--compression",
+    "-z",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Codec of the batches.",
+)
 
 
 class AddressCommand(click.Command):

@@ -1,4 +1,4 @@
-"""Shared by the commands that are Kafka clients: connecting, admin requests, errors as sentences, and times.
+"""Shared by the commands that are Kafka clients: connecting, admin requests, errors as sentences, times and places.
 
 Most use our own client (``kafka``). kafka-python is imported only by the functions that use it, because its import takes 0.2 s.
 
@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from broker.cli.broker_options import Target
@@ -207,6 +208,41 @@ class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
             self.fail(f"{value!r} is not a time: write 2026-11-20T14:00, ms since 1970, or -10m for ten minutes ago.")
         # Without a zone it is local time.
         return int(moment.astimezone().timestamp() * 1000)
+
+
+@attrs.frozen
+class Place:
+    """Where `consume` begins in a partition: an offset, a number of records before the end, or a time. One field is set."""
+
+    offset: int | None = None
+    last: int | None = None
+    timestamp_ms: int | None = None
+
+    @classmethod
+    def parse(cls, offset: str | None, timestamp_ms: int | None) -> "Place":
+        """Raises click.UsageError."""
+        if timestamp_ms is not None:
+            return cls(timestamp_ms=timestamp_ms)
+        if offset in (None, "beginning", "earliest"):
+            return cls(offset=0)
+        if offset in ("end", "latest"):
+            return cls(last=0)
+        try:
+            number = int(offset)
+        except ValueError:
+            raise click.UsageError("Write --offset as beginning, end, a number, or -N for the last N.") from None
+        return cls(last=-number) if offset.startswith("-") else cls(offset=number)
+
+    def start(self, begin: int, end: int, at_time: int | None) -> int:
+        """The offset in a partition from ``begin`` to ``end``. ``at_time``: the first record at or after the time, if
+        any."""
+        if self.timestamp_ms is not None:
+            start = end if at_time is None else at_time
+        elif self.last is not None:
+            start = end - self.last
+        else:
+            start = self.offset or 0
+        return min(max(start, begin), end)
 
 
 def unescape(text: str) -> bytes:

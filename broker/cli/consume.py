@@ -2,8 +2,8 @@
 
 Without a group and without --follow it reads every partition from a chosen position to its end at the start
 (``record_reader.py``). In a group it reads its assigned partitions and commits the records that it has printed.
-kafka-python is the member of the group, and also follows several partitions at a time. ``consume_share.py`` is for
-share groups.
+kafka-python is the member of the group, and also follows several partitions at a time. In a share group our own client
+is the member; it accepts the records that were printed.
 
 Tests: tests/cli/test_produce_consume.py.
 """
@@ -19,6 +19,7 @@ from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import (
     Moment,
+    Place,
     client_errors,
     client_settings,
     describe,
@@ -26,9 +27,7 @@ from broker.cli.client import (
     plain_errors,
     unescape,
 )
-from broker.cli.consume_share import consume_shared
 from broker.cli.output import Interrupts, say
-from broker.cli.place import Place
 from broker.cli.record_format import Renderer, by_template, json_line, parse_template, text_line
 from broker.errors import BrokerError
 
@@ -36,6 +35,10 @@ from broker.errors import BrokerError
 # lock held, and closing the consumer would then never end.
 _POLL_MS = 250
 _POLL_RECORDS = 5000
+# In a share group: records of a poll, and how long to wait for an assignment and then, without --follow, for another record.
+_SHARED_RECORDS = 500
+_ASSIGNMENT_S = 60.0
+_IDLE_S = 1.0
 
 
 @click.command()
@@ -121,7 +124,7 @@ def command(
                 " and --from-time."
             )
         render = _renderer(key_separator, headers, template, as_json or output == "json")
-        consume_shared(
+        _consume_shared(
             target, share_group, topics, render, from_beginning=from_beginning, follow=follow, limit=max_messages
         )
         return
@@ -287,3 +290,52 @@ def _commit(share: _Assignment | _Share) -> None:
     except errors.CommitFailedError as error:
         # The group has rebalanced without us; another member will print these records again.
         say(f"broker: {describe(error)}", err=True)
+
+
+def _consume_shared(
+    target: Target,
+    group: str,
+    topics: tuple[str, ...],
+    render: Renderer,
+    *,
+    from_beginning: bool,
+    follow: bool,
+    limit: int | None,
+) -> None:
+    """Runs until Ctrl-C with ``follow``; otherwise until no more records come. Raises BrokerError."""
+    from broker.client.kafka.share.share_consumer import ShareConsumer
+    from broker.runtime.clock import SystemClock
+
+    out, clock = sys.stdout.buffer, SystemClock()
+    left = limit
+    with client_errors(target):
+        if from_beginning:
+            _start_at_the_beginning(target, group)
+        # Each poll is accepted by the commit after it, so that everything accepted has been printed.
+        with ShareConsumer(target.config("consume"), group, topics) as consumer:
+            last_at = clock.monotonic()
+            while left is None or left > 0:
+                records = consumer.poll(_POLL_MS / 1000, min(left or _SHARED_RECORDS, _SHARED_RECORDS))
+                now = clock.monotonic()
+                if records:
+                    out.write(b"".join([render(record.topic, record.partition, record) for record in records]))
+                    out.flush()
+                    consumer.commit()
+                    last_at = now
+                    if left is not None:
+                        left -= len(records)
+                elif not follow and now - last_at >= (_IDLE_S if consumer.has_fetched else _ASSIGNMENT_S):
+                    return
+
+
+def _start_at_the_beginning(target: Target, group: str) -> None:
+    """Set the group's start position, which is the end by default."""
+    from broker.client.kafka.admin.configs import GROUP, alter_configs
+    from broker.client.kafka.cluster import Cluster
+
+    resource = (GROUP, group)
+    with Cluster(target.config("consume")) as cluster:
+        changes = {resource: {"share.auto.offset.reset": "earliest"}}
+        answer = alter_configs(cluster.routing, changes)[resource]
+    if answer.code:
+        raise BrokerError(f"The group {group} cannot be made to start at the first record: {answer.said}.")

@@ -17,7 +17,7 @@ import attrs
 import click
 
 from broker.cli import completing
-from broker.cli.broker_options import Target, broker_options
+from broker.cli.broker_options import Target, broker_options, compression_option
 from broker.cli.client import client_errors, unescape
 from broker.cli.output import Interrupts, json_line, say
 from broker.cli.record_format import parse_template
@@ -55,14 +55,7 @@ _REQUEST_BYTES_MAX = 110 * 1024 * 1024
 @click.option(
     "--tombstones", "-Z", is_flag=True, help="An empty value is null, which deletes its key from a compacted topic."
 )
-@click.option(
-    "--compression",
-    "-z",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Codec of the batches.",
-)
+@compression_option
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "all"]),

@@ -5,8 +5,7 @@ Tests: tests/cli/test_produce_consume.py.
 
 from collections.abc import Iterator, Sequence
 
-from broker.cli.client import no_topic
-from broker.cli.place import Place
+from broker.cli.client import Place, no_topic
 from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.errors import CorruptRecordError
 from broker.client.kafka.values import EARLIEST, LATEST, TopicPartition

@@ -7,6 +7,9 @@ from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import format_time, kafka
 from broker.cli.output import output_option, print_done, print_object, print_rows, say
 
+_names = click.argument(
+    "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completing.transactional_ids
+)
 _STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
 
@@ -30,9 +33,7 @@ def list_transactions(target: Target, states: tuple[str, ...], as_json: bool) ->
 
 
 @command.command()
-@click.argument(
-    "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completing.transactional_ids
-)
+@_names
 @output_option
 @broker_options
 def describe(names: tuple[str, ...], as_json: bool, target: Target) -> None:
@@ -67,9 +68,7 @@ def describe(names: tuple[str, ...], as_json: bool, target: Target) -> None:
 
 
 @command.command()
-@click.argument(
-    "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completing.transactional_ids
-)
+@_names
 @output_option
 @broker_options
 def abort(names: tuple[str, ...], as_json: bool, target: Target) -> None:

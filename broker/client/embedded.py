@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Protocol, Unpack, runtime_checkable
 
 import attrs
@@ -205,17 +204,13 @@ class Broker:
     async def __aenter__(self) -> "Broker":
         return await in_thread(self.start, undo=self.close)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await in_thread(self.close)
 
     def __enter__(self) -> "Broker":
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

@@ -6,7 +6,6 @@ and each module beside it speaks a part of the protocol. One thread uses a clust
 """
 
 from collections.abc import Collection, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from broker.client.kafka import offsets as group_offsets
@@ -53,9 +52,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:

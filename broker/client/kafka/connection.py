@@ -17,10 +17,10 @@ tests/client/kafka/test_silent_broker.py,
 tests/client/kafka/test_versions.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from broker.client.kafka.config import Address, ClientConfig, authenticate
 from broker.client.kafka.errors import (
@@ -45,6 +45,8 @@ from protocol.frames import DEFAULT_MAX_FRAME
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
+
+T = TypeVar("T")
 
 # An attempt with less time could only time out, and its error would hide the previous error.
 _ATTEMPT_S = 0.01
@@ -78,9 +80,7 @@ class _Until:
         self._outer_deadline = limit.deadline
         limit.deadline = min(self._outer_deadline, self._deadline)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._limit.deadline = self._outer_deadline
 
 
@@ -248,13 +248,28 @@ class Connection:
 
         ``max_wait_ms``: how long the broker may wait before it answers.
         """
+        return self.exchange(
+            key,
+            lambda correlation_id: control.encode_request(key, version, correlation_id, self._config.client_id, fields),
+            partial(control.parse_response, key, version),
+            (timeout_ms or self._config.request_timeout_ms) + max_wait_ms,
+        )
+
+    def exchange(
+        self,
+        key: ApiKey,
+        request: Callable[[int], Buffer],
+        parse: Callable[[memoryview], tuple[int, T]],
+        timeout_ms: float,
+    ) -> T:
+        """Send ``request`` of a correlation id; returns what ``parse`` makes of the answer. No other request may be in flight."""
         assert self.in_flight == 0
-        deadline = self.deadline((timeout_ms or self._config.request_timeout_ms) + max_wait_ms)
+        deadline = self.deadline(timeout_ms)
         correlation_id = self.next_id()
-        self.send([control.encode_request(key, version, correlation_id, self._config.client_id, fields)], deadline)
+        self.send([request(correlation_id)], deadline)
         frame = self.receive(deadline, key.name)
         try:
-            answered, answer = control.parse_response(key, version, frame)
+            answered, answer = parse(frame)
         except ProtocolError as error:
             raise self.unreadable(key.name, error) from None
         self.check_id(answered, correlation_id)
@@ -274,17 +289,8 @@ class Connection:
             self._authenticate()
         try:
             self._require_link().send(parts, deadline)
-        except TimeoutError:
-            self.close()
-            raise TimedOutError(f"The broker at {self.where} takes no more requests: it took too long.") from None
-        except TlsRefused as error:
-            self.close()
-            raise self._tls_refused(error) from None
-        except OSError as error:
-            self.close()
-            raise ConnectionLostError(
-                f"The connection to the broker at {self.where} broke: {_reason(error)}."
-            ) from None
+        except (OSError, TlsRefused) as error:
+            raise self._broken(error, "takes no more requests: it took too long") from None
         self.in_flight += 1
 
     def receive(self, deadline: float, what: str = "a request") -> memoryview:
@@ -301,17 +307,8 @@ class Connection:
                 grown[:4] = self._buffer[:4]
                 self._buffer = grown
             link.receive(self._buffer[4 : size + 4], deadline)
-        except TimeoutError:
-            self.close()
-            raise TimedOutError(f"The broker at {self.where} did not answer {what} in time.") from None
-        except TlsRefused as error:
-            self.close()
-            raise self._tls_refused(error) from None
-        except OSError as error:
-            self.close()
-            raise ConnectionLostError(
-                f"The connection to the broker at {self.where} broke: {_reason(error)}.{self._login_doubt()}"
-            ) from None
+        except (OSError, TlsRefused) as error:
+            raise self._broken(error, f"did not answer {what} in time", self._login_doubt()) from None
         self.in_flight -= 1
         self._served = bool(self.ranges)
         return self._buffer[: size + 4]
@@ -332,6 +329,15 @@ class Connection:
         """Close the connection and return the error for an answer that cannot be read."""
         self.close()
         return BrokerAnswerError(f"The answer of the broker at {self.where} to {what} cannot be read: {error}.")
+
+    def _broken(self, error: OSError | TlsRefused, too_late: str, doubt: str = "") -> KafkaClientError:
+        """Close the connection and return the error for what sending or receiving has raised."""
+        self.close()
+        if isinstance(error, TlsRefused):
+            return self._tls_refused(error)
+        if isinstance(error, TimeoutError):
+            return TimedOutError(f"The broker at {self.where} {too_late}.")
+        return ConnectionLostError(f"The connection to the broker at {self.where} broke: {_reason(error)}.{doubt}")
 
     def _require_link(self) -> Dialled:
         if self._link is None:

@@ -7,7 +7,6 @@ throttling, and neither skips nor repeats a batch. The caller gets the next answ
 ``default.api.timeout.ms`` plus the time that the broker may wait for data.
 """
 
-from types import TracebackType
 from typing import Self
 
 from broker.client.kafka.connection import Connection, Retry
@@ -113,9 +112,7 @@ class Fetcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     # One fetch --------------------------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ The first error is final: ``send``, ``flush`` and ``commit`` raise it from then 
 aborted.
 """
 
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, Self
 
 from broker.client.kafka.errors import (
@@ -113,19 +112,17 @@ class Producer:
     def transmit(self) -> None:
         """Send requests that are not full at once, without waiting for their acknowledgement. Raises as ``flush``
         does."""
-        self._check_usable()
-        try:
-            with self._routing.limit.within(self._routing.config.delivery_timeout_ms):
-                self._sender.transmit()
-        except KafkaClientError as error:
-            self._fail(error)
+        self._deliver(self._sender.transmit)
 
     def flush(self) -> None:
         """Return when every sent batch is acknowledged. Raises the first error."""
+        self._deliver(self._sender.flush)
+
+    def _deliver(self, send: Callable[[], None]) -> None:
         self._check_usable()
         try:
             with self._routing.limit.within(self._routing.config.delivery_timeout_ms):
-                self._sender.flush()
+                send()
         except KafkaClientError as error:
             self._fail(error)
 
@@ -136,9 +133,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     # Transactions ---------------------------------------------------------------------------------------------------

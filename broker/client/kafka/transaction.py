@@ -24,7 +24,6 @@ from typing import Any
 
 import attrs
 
-from broker.client.kafka.connection import Connection
 from broker.client.kafka.errors import (
     COORDINATOR_MOVED,
     RETRIABLE,
@@ -42,7 +41,6 @@ from broker.client.kafka.values import Identity, OffsetAndMetadata, TopicPartiti
 from broker.errors import ConfigError
 from broker.runtime.entropy import SystemEntropy
 from broker.transitions import Transitions
-from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import own_apis
@@ -217,26 +215,16 @@ def end_together(routing: Routing, members: Collection[Identity], committed: boo
                 f"The broker at {connection.where} cannot commit transactions of several producers as one"
                 f" (it lacks {own_apis.FEATURE})."
             )
-        answer = _ask_end_txns(routing, connection, listed, committed)
+        answer = connection.exchange(
+            ApiKey.END_TXNS,
+            lambda correlation_id: own_apis.request(correlation_id, routing.config.client_id, listed, committed),
+            own_apis.parse_response,
+            routing.config.request_timeout_ms,
+        )
         named = listed[answer.error_index].transactional_id if 0 <= answer.error_index < len(listed) else first
         _check(routing, answer.error, named, "the commit" if committed else "the abort", coordinator_of=first)
 
     routing.retrying(ask)
-
-
-def _ask_end_txns(
-    routing: Routing, connection: Connection, members: Collection[own_apis.Member], committed: bool
-) -> own_apis.EndTxnsResponse:
-    correlation_id = connection.next_id()
-    deadline = connection.deadline(routing.config.request_timeout_ms)
-    connection.send([own_apis.request(correlation_id, routing.config.client_id, members, committed)], deadline)
-    frame = connection.receive(deadline, ApiKey.END_TXNS.name)
-    try:
-        answered, answer = own_apis.parse_response(frame)
-    except ProtocolError as error:
-        raise connection.unreadable(ApiKey.END_TXNS.name, error) from None
-    connection.check_id(answered, correlation_id)
-    return answer
 
 
 def list_transactions(routing: Routing, prefix: str, ongoing: bool) -> list[OpenTransaction]:

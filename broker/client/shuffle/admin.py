@@ -4,7 +4,6 @@ Tests: tests/client/shuffle/test_silent_broker.py, tests/client/shuffle/test_blo
 """
 
 from functools import partial
-from types import TracebackType
 from typing import TypeVar
 
 from broker.client.shuffle import io_loop
@@ -175,7 +174,5 @@ class ShuffleAdmin:
     def __enter__(self) -> "ShuffleAdmin":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()

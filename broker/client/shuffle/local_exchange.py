@@ -22,7 +22,7 @@ tests/client/shuffle/writing/test_record_writer.py.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -197,26 +197,6 @@ class LocalWriter(PartitionWriter):
             with partition.changed:
                 partition.state = LocalState.WRITING
 
-    def push(
-        self,
-        subpartition: int,
-        payload: Bytes,
-        data_type: DataType = DataType.DATA_BUFFER,
-        *,
-        compressed: bool = False,
-        timeout: float | None = None,
-        copy: bool = True,
-    ) -> None:
-        deadline = None if timeout is None else _monotonic() + timeout
-        while not self._push(subpartition, payload, data_type, compressed, deadline):
-            if deadline is not None and _monotonic() >= deadline:
-                raise ShuffleTimeoutError(f"no room for a buffer within {timeout:g} s")
-
-    def try_push(
-        self, subpartition: int, payload: Bytes, data_type: DataType = DataType.DATA_BUFFER, *, compressed: bool = False
-    ) -> bool:
-        return self._push(subpartition, payload, data_type, compressed, 0.0)
-
     def has_room(self, subpartition: int, size: int) -> bool:
         partition = self._partition
         with partition.changed:
@@ -224,28 +204,28 @@ class LocalWriter(PartitionWriter):
             return not full or partition.abandoned[subpartition]
 
     def _push(
-        self, subpartition: int, payload: Bytes, data_type: DataType, compressed: bool, deadline: float | None
-    ) -> bool:
+        self, index: int, payload: Bytes, kind: DataType, compressed: bool, timeout: float | None, copy: bool
+    ) -> None:
         partition = self._partition
         with partition.changed:
             if partition.state is not LocalState.WRITING or partition.released or self._closed:
                 self._refuse()
-            stored = partition.stored[subpartition]
-            if partition.is_pipelined and IS_BUFFER[data_type] and not partition.abandoned[subpartition]:
-                while len(stored) >= partition.capacity and not partition.abandoned[subpartition]:
+            stored = partition.stored[index]
+            if partition.is_pipelined and IS_BUFFER[kind] and not partition.abandoned[index]:
+                deadline = None if timeout is None else _monotonic() + timeout
+                while len(stored) >= partition.capacity and not partition.abandoned[index]:
                     patience = None if deadline is None else deadline - _monotonic()
                     if patience is not None and patience <= 0:
-                        return False
+                        raise ShuffleTimeoutError(f"no room for a buffer within {timeout:g} s")
                     partition.changed.wait(patience)
                     if partition.state is not LocalState.WRITING or partition.released or self._closed:
                         self._refuse()
-            if partition.abandoned[subpartition]:
-                return True
-            stored.append(Stored(data_type, compressed, bytes(payload)))
-            reader = partition.readers[subpartition]
+            if partition.abandoned[index]:
+                return
+            stored.append(Stored(kind, compressed, bytes(payload)))
+            reader = partition.readers[index]
         if reader is not None:
             reader.news()
-        return True
 
     def _refuse(self) -> None:
         """Raise the error that explains why the writer cannot push."""
@@ -305,16 +285,12 @@ class LocalWriter(PartitionWriter):
     def all_processed(self, subpartition: int) -> None:
         self._call(self.on_all_processed, subpartition)
 
-    def _call(self, callback: Callable[..., None] | None, *arguments: object) -> None:
-        """Call a user's callback. An error that it raises fails the writer, not the reader on the calling thread."""
-        if callback is None:
-            return
-        try:
-            callback(*arguments)
-        except Exception as error:
-            if self._error is None:
-                self._error = error
-            self.fail(f"{type(error).__name__}: {error}")
+    def _give_up(self, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            raise error  # such as SystemExit, on a thread of the user's
+        if self._error is None:
+            self._error = error
+        self.fail(f"{type(error).__name__}: {error}")
 
 
 class LocalExchange:

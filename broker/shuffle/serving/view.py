@@ -361,10 +361,7 @@ class View:
         return count, size_taken, owed
 
     def _take_run(self, taken: list[Located], buffers_max: int, bytes_left: int) -> tuple[bool, int]:
-        """With the lock held: take from one cursor, until another cursor's turn.
-
-        Returns whether there is more, and the bytes left.
-        """
+        """With the lock held: take from one cursor, until another's turn. Returns whether there is more, and the bytes left."""
         cursor = self.current
         if cursor is None:
             if not self.row:
@@ -373,10 +370,9 @@ class View:
             cursor = self.row[0]
         part, types, credit = cursor.part, self._types, self.credit
         kinds, payloads, number = part.kinds, part.payloads, cursor.index
-        position, memory_from = cursor.position, part.memory_from
+        memory_from, alone = part.memory_from, self.alone
         waiting = self.waiting  # data buffers, the next one included
-        alone = self.alone
-        begin = position
+        begin = position = cursor.position
         index, end = position - part.first, len(kinds)
         memory = in_file_bytes = 0
         more = partial = False
@@ -419,32 +415,37 @@ class View:
         if position != begin:
             cursor.position = position
             self.waiting = waiting
-            pipelined = self.partition.pipelined
-            in_file = min(memory_from, position) - begin if memory_from > begin else 0
-            if in_file:
-                self._file = self.holdings.file
-                if alone and not pipelined:
-                    self._ahead.look_ahead(part, position)
-                else:  # a pipelined partition's file may soon be replaced
-                    self._ahead.look_no_further()
-            if pipelined:
-                self.holdings.sent(part, position, memory, position - begin - in_file, in_file, in_file_bytes)
-            if alone:
-                if index == end:
-                    self.row.clear()
-                    cursor.ready = False
-                    self.idle = True
-            else:
-                more = self._go_on(cursor, partial, index < end, more)
+            more = self._settle(cursor, begin, memory, in_file_bytes, partial, more)
         elif index == end:  # the rest of a record has not come yet
             self.idle = True
         return more, bytes_left
 
-    def _go_on(self, cursor: Cursor, partial: bool, has_more: bool, more: bool) -> bool:
-        """With the lock held, after a run was taken from ``cursor`` of a union. Returns whether another run is possible."""
+    def _settle(self, cursor: Cursor, begin: int, memory: int, in_file_bytes: int, partial: bool, more: bool) -> bool:
+        """With the lock held: the buffers from ``begin`` to before the cursor's position were taken.
+
+        ``memory``, ``in_file_bytes``: bytes of those in memory and in the file; ``partial``: the last one ends inside a record.
+        Returns whether there is more; of a single subpartition, ``more``.
+        """
+        part, position, pipelined = cursor.part, cursor.position, self.partition.pipelined
+        has_more = position - part.first < len(part.kinds)
+        in_file = min(part.memory_from, position) - begin if part.memory_from > begin else 0
+        if in_file:
+            self._file = self.holdings.file
+            if self.alone and not pipelined:
+                self._ahead.look_ahead(part, position)
+            else:  # a pipelined partition's file may soon be replaced
+                self._ahead.look_no_further()
+        if pipelined:
+            self.holdings.sent(part, position, memory, position - begin - in_file, in_file, in_file_bytes)
+        if self.alone:
+            if not has_more:
+                self.row.clear()
+                cursor.ready = False
+                self.idle = True
+            return more
         if self.current is None:
             self.row.popleft()
-            if not self.partition.pipelined:
+            if not pipelined:
                 self._visit_next()
         cursor.ready = has_more
         if partial:

@@ -26,7 +26,6 @@ tests/spark/test_exchange_pipeline.py.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 import attrs
@@ -157,9 +156,7 @@ class Exchanged(DataFrame):
     def __enter__(self) -> "Exchanged":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._at_exit.cancel()
         _release_quietly(self.exchange.spec)
 
@@ -197,16 +194,9 @@ def exchange(
     columns, buckets = _checked_keys(df, keys, partitions)
     _require_codec(compression)
     _require_arrow(df.schema)
-    spec = ExchangeSpec(
-        new_data_set(),
-        _addresses(brokers),
-        buckets,
-        max(1, int(ttl * 1000)),
-        owner,
-        compression,
-        patience,
-        shuffle_security(security, [brokers] if isinstance(brokers, str) else brokers),
-    )
+    addresses, ttl_ms = _addresses(brokers), max(1, int(ttl * 1000))
+    tls = shuffle_security(security, [brokers] if isinstance(brokers, str) else brokers)
+    spec = ExchangeSpec(new_data_set(), addresses, buckets, ttl_ms, owner, compression, patience, tls)
     _require(spec)
     schema, tagged = _tagged(df, columns, buckets)
     batches = bounded_by_rows(tagged)

@@ -214,12 +214,8 @@ class MapTask:
             raise ExchangeError(
                 f"The broker at {address} is there and does not keep up: {error}. Look at its load and its log."
             ) from error
-        except ConnectionFailedError as error:
-            raise ExchangeError(f"The exchange cannot reach its broker: {error}.") from error
-        except ConfigError as error:
-            raise ExchangeError(f"An executor cannot use the security settings: {error}") from error
-        except ShuffleError as error:
-            raise ExchangeError(f"The exchange could not write to the broker at {address}: {error}.") from error
+        except (ConfigError, ShuffleError) as error:
+            raise _explained(error, f"could not write to the broker at {address}") from error
         return _commit(map_number, attempt, broker, rows, size, buckets)
 
     def _write(
@@ -350,12 +346,16 @@ class ReduceTask:
                 "The exchange is not on its broker any more: it was released, or its time to live"
                 f" ({spec.ttl_ms // 1000} s) is over: {error}"
             ) from error
-        except ConnectionFailedError as error:
-            raise ExchangeError(f"The exchange cannot reach its broker: {error}.") from error
-        except ConfigError as error:
-            raise ExchangeError(f"An executor cannot use the security settings: {error}") from error
-        except ShuffleError as error:
-            raise ExchangeError(f"The exchange could not be read: {error}.") from error
+        except (ConfigError, ShuffleError) as error:
+            raise _explained(error, "could not be read") from error
+
+
+def _explained(error: ConfigError | ShuffleError, failed: str) -> ExchangeError:
+    if isinstance(error, ConnectionFailedError):
+        return ExchangeError(f"The exchange cannot reach its broker: {error}.")
+    if isinstance(error, ConfigError):
+        return ExchangeError(f"An executor cannot use the security settings: {error}")
+    return ExchangeError(f"The exchange {failed}: {error}.")
 
 
 def decoded(

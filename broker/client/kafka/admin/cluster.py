@@ -28,7 +28,6 @@ from broker.client.kafka.errors import (
 from broker.client.kafka.routing import TRANSACTION, Routing
 from broker.client.kafka.values import TopicPartition
 from broker.runtime.dial import pause
-from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import backup
@@ -270,22 +269,15 @@ class BackupClient:
                 raise UnsupportedVersionError(
                     f"The broker at {connection.where} cannot be backed up in this way (it lacks {backup.FEATURE})."
                 )
-            answer = self._exchange(connection, action, backup_id, timeout_ms)
+            client = self._routing.config.client_id
+            answer = connection.exchange(
+                ApiKey.BACKUP,
+                lambda correlation_id: backup.request(correlation_id, client, action, backup_id),
+                backup.parse_response,
+                timeout_ms,
+            )
         if answer.error:
             raise BrokerAnswerError(
                 answer.message or f"The broker refuses the backup: {code_name(answer.error)}.", answer.error
             )
-        return answer
-
-    def _exchange(self, connection: Connection, action: Action, backup_id: str, timeout_ms: float) -> BackupResponse:
-        correlation_id = connection.next_id()
-        deadline = connection.deadline(timeout_ms)
-        request = backup.request(correlation_id, self._routing.config.client_id, action, backup_id)
-        connection.send([request], deadline)
-        frame = connection.receive(deadline, ApiKey.BACKUP.name)
-        try:
-            answered, answer = backup.parse_response(frame)
-        except ProtocolError as error:
-            raise connection.unreadable(ApiKey.BACKUP.name, error) from None
-        connection.check_id(answered, correlation_id)
         return answer

@@ -207,15 +207,15 @@ class BrokerLink:
         fields = requests.share_fetch(version, self._group, self._member_id, plan, acknowledgements, limits)
         self._send(connection, "fetch", ApiKey.SHARE_FETCH, version, fields, limits.max_wait_ms / 1000, {})
 
-    def acknowledge(self) -> bool:
-        """Send all decisions. False if there is none. The session must be open."""
+    def acknowledge(self, *, ends_session: bool = False) -> bool:
+        """Send all decisions. False if there is none. The session must be open; if it ends, all records are released."""
         connection = self._connect()
         version = self._version(connection, ApiKey.SHARE_ACKNOWLEDGE, requests.ACKNOWLEDGE_VERSIONS)
         with self._lock:
             acknowledgements = self.holdings.send()
-        if not acknowledgements:
+        if not acknowledgements and not ends_session:
             return False
-        epoch = self.session.acknowledge()
+        epoch = self.session.close() if ends_session else self.session.acknowledge()
         fields = requests.share_acknowledge(version, self._group, self._member_id, epoch, acknowledgements)
         self._send(connection, "acknowledge", ApiKey.SHARE_ACKNOWLEDGE, version, fields, 0.0, {})
         return True
@@ -227,16 +227,6 @@ class BrokerLink:
         epoch = self.session.acknowledge()
         fields = requests.share_acknowledge(version, self._group, self._member_id, epoch, renewals, renewal=True)
         self._send(connection, "renew", ApiKey.SHARE_ACKNOWLEDGE, version, fields, 0.0, renewals)
-
-    def close_session(self) -> None:
-        """Send the last decisions and release all records. Requires an open session."""
-        connection = self._connect()
-        version = self._version(connection, ApiKey.SHARE_ACKNOWLEDGE, requests.ACKNOWLEDGE_VERSIONS)
-        with self._lock:
-            acknowledgements = self.holdings.send()
-        epoch = self.session.close()
-        fields = requests.share_acknowledge(version, self._group, self._member_id, epoch, acknowledgements)
-        self._send(connection, "acknowledge", ApiKey.SHARE_ACKNOWLEDGE, version, fields, 0.0, {})
 
     def _send(
         self,

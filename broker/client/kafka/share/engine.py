@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from math import inf
-from types import TracebackType
 from uuid import UUID
 
 from broker.client.kafka.config import Address, ClientConfig
@@ -65,9 +64,7 @@ class Turns:
                 self._skip()
                 raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         with self._condition:
             self._serving += 1
             self._skip()
@@ -212,7 +209,7 @@ class Engine:
                     if link.is_waiting or link.session.is_open:
                         self._finish(link)
                     if link.session.is_open:
-                        link.close_session()
+                        link.acknowledge(ends_session=True)
                         settled += self._finish(link)
                 except (BrokerError, OSError):
                     pass  # the broker gives the records to others when it misses this consumer

@@ -458,6 +458,10 @@ class UnionInputGate(Reader):
                 return gate, channel - offset
         raise IndexError(channel)
 
+    def _addressed(self, channel: int | None) -> Sequence[tuple[InputGate, int | None]]:
+        """The gate and number of the channel; of None, each gate with None."""
+        return [(gate, None) for gate in self._gates] if channel is None else [self._find(channel)]
+
     def resume(self, channel: int) -> None:
         gate, number = self._find(channel)
         gate.resume(number)
@@ -467,20 +471,12 @@ class UnionInputGate(Reader):
         gate.block(number)
 
     def send_event(self, event: Event, channel: int | None = None) -> None:
-        if channel is not None:
-            gate, number = self._find(channel)
+        for gate, number in self._addressed(channel):
             gate.send_event(event, number)
-        else:
-            for gate in self._gates:
-                gate.send_event(event)
 
     def announce_buffer_size(self, size: int, channel: int | None = None) -> None:
-        if channel is not None:
-            gate, number = self._find(channel)
+        for gate, number in self._addressed(channel):
             gate.announce_buffer_size(size, number)
-        else:
-            for gate in self._gates:
-                gate.announce_buffer_size(size)
 
     def aligned(self) -> Reader:
         if self._aligned is None:

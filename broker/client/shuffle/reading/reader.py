@@ -11,7 +11,6 @@ tests/client/shuffle/test_arrow.py.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.client.shuffle.errors import LocalTransportError, ShuffleError
@@ -152,9 +151,7 @@ class Reader:
     def __enter__(self: Self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 

@@ -3,13 +3,12 @@
 A record, and even its length field, may begin in one buffer and continue in the next. A buffer is pushed when it is
 full, or when it has waited for ``flush_interval_ms``; then it ends with a complete record, and its data type says so.
 
-``BufferSink`` is the part of a partition's writer that a RecordWriter uses to push its buffers; ``PartitionWriter`` is
-the base of all writers of a result partition.
+``PartitionWriter`` is the base of all writers of a result partition, which a RecordWriter pushes its buffers to.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from broker.client.shuffle.errors import ShuffleClosedError, ShuffleError, ShuffleTimeoutError, of_another_process
 from broker.client.shuffle.writing import flusher
@@ -25,31 +24,6 @@ from protocol.shuffle.records import RecordEncoder
 from protocol.shuffle.writer_frames import MAX_SUBPARTITIONS, PartitionType
 
 Bytes = bytes | bytearray | memoryview
-
-
-class BufferSink(Protocol):
-    subpartitions: int
-    type: PartitionType
-    generation: Generation
-    on_buffer_size: Callable[[int, int], None] | None
-
-    def push(
-        self,
-        subpartition: int,
-        payload: Bytes,
-        data_type: DataType = DataType.DATA_BUFFER,
-        *,
-        compressed: bool = False,
-        timeout: float | None = None,
-        copy: bool = True,
-    ) -> None: ...
-
-    def has_room(self, subpartition: int, size: int) -> bool: ...
-
-    def push_event(
-        self, event: Event, subpartition: int | None = None, *, priority: bool = False, timeout: float | None = None
-    ) -> None: ...
-
 
 T = TypeVar("T")
 
@@ -71,7 +45,7 @@ class RecordWriter(Generic[T]):
 
     def __init__(
         self,
-        writer: BufferSink,
+        writer: "PartitionWriter",
         selector: ChannelSelector[T] | None = None,
         *,
         serializer: Callable[[T], Bytes] | None = None,
@@ -323,7 +297,7 @@ class PartitionWriter:
         Raises ShuffleTimeoutError if nothing was pushed, and the error of a failed writer. A mutable ``payload`` is
         copied, unless ``copy`` is false: then the caller must not change it.
         """
-        raise NotImplementedError
+        self._push(subpartition, payload, data_type, compressed, timeout, copy)
 
     def push_many(
         self,
@@ -340,20 +314,34 @@ class PartitionWriter:
 
         Raises ShuffleTimeoutError if there was room for none.
         """
-        for pushed, payload in enumerate(payloads):
-            try:
-                self.push(subpartition, payload, data_type, compressed=compressed, timeout=timeout, copy=copy)
-            except ShuffleTimeoutError:
-                if not pushed:
-                    raise
-                return pushed
-        return len(payloads)
+        return self._push_many(subpartition, payloads, data_type, compressed, timeout, copy)
 
     def try_push(
         self, subpartition: int, payload: Bytes, data_type: DataType = DataType.DATA_BUFFER, *, compressed: bool = False
     ) -> bool:
         """``push`` without waiting. False if there is no room now."""
+        try:
+            self._push(subpartition, payload, data_type, compressed, 0.0, True)
+        except ShuffleTimeoutError:
+            return False
+        return True
+
+    def _push(
+        self, index: int, payload: Bytes, kind: DataType, compressed: bool, timeout: float | None, copy: bool
+    ) -> None:
         raise NotImplementedError
+
+    def _push_many(
+        self, index: int, payloads: Sequence[Bytes], kind: DataType, compressed: bool, timeout: float | None, copy: bool
+    ) -> int:
+        for pushed, payload in enumerate(payloads):
+            try:
+                self._push(index, payload, kind, compressed, timeout, copy)
+            except ShuffleTimeoutError:
+                if not pushed:
+                    raise
+                return pushed
+        return len(payloads)
 
     def has_room(self, subpartition: int, size: int) -> bool:
         """Whether ``try_push`` would take a buffer of this size."""
@@ -398,6 +386,19 @@ class PartitionWriter:
 
         Calling it twice is no error.
         """
+        raise NotImplementedError
+
+    def _call(self, callback: Callable[..., None] | None, *arguments: object) -> None:
+        """Call a user's callback. An error that it raises fails this writer, not the thread, which serves others, too."""
+        if callback is None:
+            return
+        try:
+            callback(*arguments)
+        except BaseException as error:
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Fail with the error of a callback, and tell the readers."""
         raise NotImplementedError
 
     def records(self, selector: ChannelSelector[Any] | None = None, **options: Any) -> RecordWriter[Any]:

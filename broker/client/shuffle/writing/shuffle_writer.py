@@ -169,34 +169,24 @@ class ShuffleWriter(PartitionWriter):
                 ),
             )
 
-    def push(
-        self,
-        subpartition: int,
-        payload: Bytes,
-        data_type: DataType = DataType.DATA_BUFFER,
-        *,
-        compressed: bool = False,
-        timeout: float | None = None,
-        copy: bool = True,
+    def _push(
+        self, index: int, payload: Bytes, kind: DataType, compressed: bool, timeout: float | None, copy: bool
     ) -> None:
         size = len(payload)
-        shared = self._shared
+        shared, window = self._shared, self._window
         with shared.changed:
-            self._check(subpartition, data_type, size)
-            if not (self._window.has_room(size) or shared.readers_left):
-                self._wait(lambda: self._has_room(size), timeout, lambda: self._no_room(size))
-                self._check(subpartition, data_type, size)
-            self._push(subpartition, data_type, compressed, bytes(payload) if copy else payload)
+            self._check(index, kind, size)
+            if not (window.has_room(size) or shared.readers_left):
+                self._wait(partial(self._has_room, size), timeout, partial(self._no_room, size))
+                self._check(index, kind, size)
+            if shared.readers_left:
+                return
+            window.push(index, kind, compressed, bytes(payload) if copy else payload)
+            if not self._link.send_scheduled:
+                self._link.schedule_send()
 
-    def push_many(
-        self,
-        subpartition: int,
-        payloads: Sequence[Bytes],
-        data_type: DataType = DataType.DATA_BUFFER,
-        *,
-        compressed: bool = False,
-        timeout: float | None = None,
-        copy: bool = True,
+    def _push_many(
+        self, index: int, payloads: Sequence[Bytes], kind: DataType, compressed: bool, timeout: float | None, copy: bool
     ) -> int:
         if not payloads:
             return 0
@@ -206,7 +196,7 @@ class ShuffleWriter(PartitionWriter):
         pushed = 0
         with shared.changed:
             while pushed < len(payloads):
-                self._check(subpartition, data_type, smallest)
+                self._check(index, kind, smallest)
                 if shared.readers_left:
                     break
                 room = window.room(payloads, pushed)
@@ -222,21 +212,11 @@ class ShuffleWriter(PartitionWriter):
                 taken = payloads[pushed : pushed + room]
                 # Copied only when there is room for them, so that the window also bounds the copies.
                 kept = [bytes(payload) for payload in taken] if copy else taken
-                window.push_many(subpartition, data_type, compressed, kept)
+                window.push_many(index, kind, compressed, kept)
                 pushed += room
                 if not self._link.send_scheduled:
                     self._link.schedule_send()
         return len(payloads)
-
-    def try_push(
-        self, subpartition: int, payload: Bytes, data_type: DataType = DataType.DATA_BUFFER, *, compressed: bool = False
-    ) -> bool:
-        with self._shared.changed:
-            self._check(subpartition, data_type, len(payload))
-            if not self._has_room(len(payload)):
-                return False
-            self._push(subpartition, data_type, compressed, bytes(payload))
-        return True
 
     def has_room(self, subpartition: int, size: int) -> bool:
         with self._shared.changed:
@@ -323,14 +303,6 @@ class ShuffleWriter(PartitionWriter):
     def _has_room(self, size: int) -> bool:
         return self._window.has_room(size) or self._shared.readers_left
 
-    def _push(self, subpartition: int, data_type: DataType, compressed: bool, payload: Bytes) -> None:
-        """Push the buffer. Called after ``_check``."""
-        if self._shared.readers_left:
-            return
-        self._window.push(subpartition, data_type, compressed, payload)
-        if not self._link.send_scheduled:
-            self._link.schedule_send()
-
     def _no_room(self, size: int) -> ShuffleTimeoutError:
         """Return the error that explains why a push of ``size`` bytes had to wait."""
         window = self._window
@@ -404,16 +376,7 @@ class ShuffleWriter(PartitionWriter):
             case AllRecordsProcessed(_, subpartition):
                 self._call(self.on_all_processed, subpartition)
 
-    def _call(self, callback: Callable[..., None] | None, *arguments: object) -> None:
-        if callback is None:
-            return
-        try:
-            callback(*arguments)
-        except BaseException as error:  # the error must not end the thread, which serves other writers, too
-            self._give_up(error)
-
     def _give_up(self, error: BaseException) -> None:
-        """Fail with the error of a callback, and tell the readers."""
         shared = self._shared
         if shared.state >= WriterState.FINISHED:
             return
