@@ -31,7 +31,7 @@ from broker.network.quota import DeliveryQuota
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.assignment import Turns
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
-from broker.pulsar.dispatch.key_ranges import Halves, KeyRanges, Points, Sticky
+from broker.pulsar.dispatch.key_ranges import key_ranges
 from broker.pulsar.dispatch.single_active import Choice, OneOfMany, OnlyOne
 from broker.pulsar.entry import Entry
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
@@ -162,13 +162,7 @@ class ByHash:
     active: Consumer | None = None
 
     def __init__(self, settings: DispatchSettings, *, sticky: bool) -> None:
-        self._ranges: KeyRanges
-        if sticky:
-            self._ranges = Sticky()
-        elif settings.consistent_hashing:
-            self._ranges = Points(settings.hash_points)
-        else:
-            self._ranges = Halves()
+        self._ranges = key_ranges(settings, sticky=sticky)
 
     def join(self, consumer: Consumer) -> None:
         self._ranges.join(consumer)
