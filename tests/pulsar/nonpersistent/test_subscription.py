@@ -20,7 +20,7 @@ class Scene:
         self.stage = stage
         self.waker = Waker()
         self.topic = NonPersistentTopic(
-            parse_topic("non-persistent://public/default/t"), self.waker.line(), "pulsar.public.default.t"
+            self.waker.line(), "pulsar.public.default.t", name=parse_topic("non-persistent://public/default/t")
         )
         self.subscription = NonPersistentSubscription(self.topic, "s", durable, 0)
         self.topic.add(self.subscription)

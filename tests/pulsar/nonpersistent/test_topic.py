@@ -28,7 +28,7 @@ class Taking:
 def made(subscriptions: int) -> tuple[NonPersistentTopic, Waker, list[Taking]]:
     waker = Waker()
     topic = NonPersistentTopic(
-        parse_topic("non-persistent://public/default/t"), waker.line(), "pulsar.public.default.t"
+        waker.line(), "pulsar.public.default.t", name=parse_topic("non-persistent://public/default/t")
     )
     taking = [Taking(str(number)) for number in range(subscriptions)]
     for one in taking:

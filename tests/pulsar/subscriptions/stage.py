@@ -13,7 +13,6 @@ from broker.pulsar.dispatch.rate_limit import DispatchRate, RateLimit
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader, Readers
 from broker.pulsar.entry import Entry
-from broker.pulsar.producers.producers import Producers
 from broker.pulsar.subscriptions.acknowledging import Acknowledging
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.dispatchers import SubType
@@ -239,9 +238,8 @@ class Stage:
         self.topic = self.load(self.log)
 
     def load(self, log: Log) -> Topic:
-        topic = Topic(
-            parse_topic("t"), log, EntryReader(log, self.cache, self.readers), TopicRecord(LEDGER), Producers()
-        )
+        reader = EntryReader(log, self.cache, self.readers)
+        topic = Topic(log, reader, TopicRecord(LEDGER), name=parse_topic("t"))
         self.subscriptions.load(topic)
         return topic
 
