@@ -10,16 +10,16 @@ from functools import partial
 from typing import Any
 
 from broker.pulsar.admin.calls import (
-    may_describe,
     name_to_create,
-    namespace_name,
     number,
     partitions_to_create,
     require_creation,
     require_subscription,
     require_topic,
     route,
+    routes_of_topics,
     topic_name,
+    visible,
 )
 from broker.pulsar.admin.stats import Rates, consumer_stats, publisher_stats, summed_rates
 from broker.pulsar.context import PulsarContext
@@ -61,15 +61,7 @@ class NonPersistent:
 
     def routes(self) -> list[Route]:
         return [
-            route("GET", BASE, self.names),
-            route("GET", BASE + "/partitioned", self.list_partitioned),
-            route("PUT", TOPIC, self.create),
-            route("DELETE", TOPIC, self.delete),
-            route("GET", TOPIC + "/partitions", self.partitions),
-            route("PUT", TOPIC + "/partitions", self.create_partitioned),
-            route("POST", TOPIC + "/partitions", self.add_partitions),
-            route("DELETE", TOPIC + "/partitions", self.delete_partitioned),
-            route("PUT", TOPIC + "/unload", self.unload),
+            *routes_of_topics(BASE, self),
             route("GET", TOPIC + "/stats", self.stats),
             route("GET", TOPIC + "/partitioned-stats", self.partitioned_stats),
             route("GET", TOPIC + "/internalStats", self.internal),
@@ -89,11 +81,7 @@ class NonPersistent:
 
     def visible(self, call: Call) -> Iterable[TopicName]:
         """The topics of the namespace that the client may describe."""
-        namespace = namespace_name(call)
-        self._context.namespaces.require(namespace)
-        for name in call.work.each(self._topics.topics(namespace)):
-            if may_describe(self._context, call, name):
-                yield name
+        return visible(self._context, call, self._topics)
 
     # -- creating and deleting ----------------------------------------------------------------------------------------
 

@@ -354,17 +354,10 @@ class Subscription:
             kind = type(effect)
             if kind is Deliver:
                 self._deliver(effect)  # type: ignore[arg-type]
-            elif kind is Read:
+            elif kind is Read or kind is Replay:
                 if turns:
                     turns -= 1
-                    work.extend(reading.read(effect, now))  # type: ignore[arg-type]
-                else:
-                    reading.put_off(effect)  # type: ignore[arg-type]
-                    self.line.call(self.more)
-            elif kind is Replay:
-                if turns:
-                    turns -= 1
-                    work.extend(reading.replay(effect, now))  # type: ignore[arg-type]
+                    work.extend((reading.read if kind is Read else reading.replay)(effect, now))  # type: ignore[arg-type]
                 else:
                     reading.put_off(effect)  # type: ignore[arg-type]
                     self.line.call(self.more)
