@@ -18,9 +18,8 @@ from typing import Final, NamedTuple
 
 from protocol.errors import ProtocolError
 from protocol.frames import crc32c
-from protocol.pulsar.frames import COMMAND_AT, command_end
+from protocol.pulsar.frames import COMMAND_AT, command_end, parse, varint
 from protocol.pulsar.metadata import SMALLEST_BATCHED, is_batch, read_stored_metadata
-from protocol.pulsar.parsing import parse, varint
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandSend, MessageMetadata
 from protocol.wire import BytesLike
 

@@ -23,10 +23,10 @@ from broker.pulsar.admin.calls import (
 )
 from broker.pulsar.admin.stats import Rates, consumer_stats, publisher_stats, summed_rates
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.dispatch.dispatcher import NAMES
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, SubscriptionNotFound, TopicNotFound
-from broker.pulsar.subscriptions.dispatchers import NAMES
 from broker.pulsar.subscriptions.operations import consumer_figures
 from broker.pulsar.topic_names import NON_PERSISTENT, TopicName
 from broker.security.acl import Operation

@@ -30,6 +30,7 @@ from broker.pulsar.consumer_calls import (
     success_when_saved,
 )
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.dispatch.dispatcher import NAMES, SINGLE_ACTIVE, KeySharedPolicy, SubType
 from broker.pulsar.entry import Entry
 from broker.pulsar.handlers import schemas
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription, PassingConsumer
@@ -45,7 +46,6 @@ from broker.pulsar.refusals import (
 from broker.pulsar.rights import require_creation, require_subscription, require_topic
 from broker.pulsar.subscriptions.acknowledging import Acknowledging
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
-from broker.pulsar.subscriptions.dispatchers import NAMES, SINGLE_ACTIVE, KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.locating import locate, offset_at, offset_of
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Busy, Join, Missing

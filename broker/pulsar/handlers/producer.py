@@ -254,7 +254,7 @@ CLOSE_PRODUCER = Command(Type.CLOSE_PRODUCER, handle_close_producer)
 
 
 # The largest metadata that the processor parses: 1 to 2 ms, if all of it is properties. Several SENDs that are handled together
-# are less than 256 KiB (``session.py``).
+# are less than 256 KiB (``connection.py``).
 _METADATA_MAX = 48 * 1024
 # The longest time that a connection above a publish rate is not read, because clients close a connection on which their PINGs
 # are not answered within 30 s. Its debt stays.

@@ -30,14 +30,13 @@ import attrs
 from broker.network.quota import DeliveryQuota
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.assignment import Turns
-from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
+from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings, KeySharedPolicy, SubType
 from broker.pulsar.dispatch.key_ranges import key_ranges
 from broker.pulsar.dispatch.single_active import Choice, OneOfMany, OnlyOne
 from broker.pulsar.entry import Entry
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.refusals import NotAllowed
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
-from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.subscriptions import Join, check_join, connect
 from broker.runtime.threads import Lock
 

@@ -36,6 +36,7 @@ from broker.pulsar.dispatch.dispatcher import (
     Now,
     Read,
     Replay,
+    SubType,
     WakeAt,
 )
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
@@ -44,7 +45,6 @@ from broker.pulsar.subscriptions.acknowledgements import Acknowledgements
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore
-from broker.pulsar.subscriptions.dispatchers import SubType
 from broker.pulsar.subscriptions.reading import Reading
 from broker.pulsar.subscriptions.saving import Saving
 from broker.pulsar.subscriptions.waker import Line

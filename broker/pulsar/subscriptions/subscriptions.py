@@ -17,14 +17,16 @@ from broker.network.quota import DeliveryQuota
 from broker.part import PartThread
 from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.dispatch.by_key import KeyShared
 from broker.pulsar.dispatch.delayed import DelayedTracker
-from broker.pulsar.dispatch.dispatcher import Consumer, DispatchSettings
+from broker.pulsar.dispatch.dispatcher import Consumer, Dispatcher, DispatchSettings, KeySharedPolicy, SubType
 from broker.pulsar.dispatch.rate_limit import RateLimit
+from broker.pulsar.dispatch.round_robin import Shared
+from broker.pulsar.dispatch.single_active import Exclusive, Failover
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer, OfConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore
-from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType, make_dispatcher
 from broker.pulsar.subscriptions.subscription import Subscription, SubscriptionSurroundings
 from broker.pulsar.subscriptions.waker import Line, Waker
 from broker.pulsar.topics.topic import AnyTopic, Topic
@@ -156,6 +158,28 @@ def connect(
         id=connected, name=join.consumer_name, owner=connected, priority=join.priority, ranges=join.ranges
     )
     return connected
+
+
+def make_dispatcher(
+    kind: int,
+    policy: KeySharedPolicy | None,
+    topic: Topic,
+    cursor: Cursor,
+    settings: DispatchSettings,
+    limit: RateLimit | None = None,
+    delayed: DelayedTracker | None = None,
+) -> Dispatcher:
+    """Raises NotAllowed for an unknown type."""
+    if kind == SubType.Exclusive:
+        return Exclusive(cursor, settings, limit)
+    if kind == SubType.Failover:
+        return Failover(cursor, str(topic.name.whole), topic.partition, settings, limit)
+    if kind == SubType.Shared:
+        return Shared(cursor, settings, delayed, limit)
+    if kind == SubType.Key_Shared:
+        assert policy is not None
+        return KeyShared(cursor, settings, delayed, limit, sticky=policy.sticky, out_of_order=policy.out_of_order)
+    raise NotAllowed(f"There are no subscriptions of the type {kind}.")
 
 
 class Missing(Exception):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker.pulsar.admin.routes import routes
+from broker.pulsar.assembly import admin_routes
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
 from protocol.pulsar import pulsar_pb2 as pb
@@ -99,7 +99,7 @@ OPEN = {
 
 def paths(admin: Admin, **names: str) -> Iterator[tuple[str, str, str]]:
     filled = FILLED | {f"{{{name}}}": value for name, value in names.items()}
-    for route in routes(admin.context):
+    for route in admin_routes(admin.context):
         path = route.pattern
         for name, value in filled.items():
             path = path.replace(name, value)

@@ -2,12 +2,11 @@
 
 import pytest
 
-from broker.pulsar.dispatch.dispatcher import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import DispatchSettings, KeySharedPolicy, SubType
 from broker.pulsar.entry import Entry
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription, PassingConsumer
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
-from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.subscriptions import Busy, Join
 from broker.pulsar.subscriptions.waker import Waker
 from broker.pulsar.topic_names import parse_topic

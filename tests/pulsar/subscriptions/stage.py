@@ -8,14 +8,13 @@ from broker.errors import StorageError
 from broker.metadata.writer import CatalogueWriter
 from broker.network.service import Part, Peer
 from broker.pulsar.connection import PulsarConnection
-from broker.pulsar.dispatch.dispatcher import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import DispatchSettings, SubType
 from broker.pulsar.dispatch.rate_limit import DispatchRate, RateLimit
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader, Readers
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.acknowledging import Acknowledging
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
-from broker.pulsar.subscriptions.dispatchers import SubType
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Bounds, Join, Subscriptions
 from broker.pulsar.topic_names import parse_topic

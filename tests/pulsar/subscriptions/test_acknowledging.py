@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from broker.delivery.acknowledged import TooManyHoles
 from broker.errors import StorageError
+from broker.pulsar.dispatch.dispatcher import SubType
 from broker.pulsar.refusals import ConsumerNotFound
-from broker.pulsar.subscriptions.dispatchers import SubType
 from tests.pulsar.subscriptions.stage import LEDGER, Member, Stage
 
 FULL = 2**63 - 1

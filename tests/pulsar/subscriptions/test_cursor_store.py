@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from broker.errors import StorageError
-from broker.pulsar.subscriptions.dispatchers import SubType
+from broker.pulsar.dispatch.dispatcher import SubType
 from tests.pulsar.subscriptions.stage import Member, Stage
 
 

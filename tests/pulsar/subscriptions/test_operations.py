@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from broker.pulsar.dispatch.dispatcher import SubType
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions import operations
-from broker.pulsar.subscriptions.dispatchers import SubType
 from tests.pulsar.entries.messages import message
 from tests.pulsar.subscriptions.stage import Stage
 from tests.storage.helpers import NOW_MS

@@ -2,9 +2,9 @@
 
 import pytest
 
+from broker.pulsar.dispatch.dispatcher import KeySharedPolicy, SubType
 from broker.pulsar.refusals import ConsumerBusy
 from broker.pulsar.subscriptions.cursor import Cursor
-from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 from tests.pulsar.entries.messages import message
 from tests.pulsar.subscriptions.stage import LEDGER, Stage

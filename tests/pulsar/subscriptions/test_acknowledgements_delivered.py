@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pulsar.subscriptions.delivered import Delivered
+from broker.pulsar.subscriptions.acknowledgements import Delivered
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from(("add", "remove", "before"))), max_size=100))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pulsar.session import PulsarRequest, PulsarSession
+from broker.pulsar.connection import PulsarRequest, PulsarSession
 from protocol.errors import ProtocolError
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.pulsar_pb2 import (
