@@ -171,6 +171,15 @@ class PulsarMetrics:
                 counts.messages_out += messages
                 counts.bytes_out += size
                 counts.backlog += seen.backlog
+        return self._values(topics, subscriptions, sent)
+
+    def _values(
+        self,
+        topics: Mapping[str, _Topic],
+        subscriptions: list[tuple[Labels, SubscriptionFigures]],
+        sent: Mapping[Labels, Counts],
+    ) -> Values:
+        """``sent``: messages and bytes to the consumers of each subscription."""
         activity = {name: each.bytes_in + each.bytes_out for name, each in topics.items()}
         now = self._context.clock.monotonic()
         chosen = self._chosen.choose(activity, now)
