@@ -21,7 +21,7 @@ from broker.pulsar.admin.calls import (
     topic_name,
     visible,
 )
-from broker.pulsar.admin.stats import Rates, consumer_stats, publisher_stats, summed_rates
+from broker.pulsar.admin.stats import Rates, consumer_stats, shared_stats
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.dispatch.dispatcher import NAMES
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
@@ -219,30 +219,16 @@ class NonPersistent:
 
 
 def topic_stats(call: Call, topic: NonPersistentTopic, rates: Rates) -> dict[str, Any]:
-    with topic.lock:
-        producers, producing = list(topic.producers), len(topic.producers)
-        subscriptions = list(topic.subscriptions.values())
-    of_subscriptions = {
-        subscription.name: _subscription_stats(subscription, rates)
-        for subscription in call.work.each(subscriptions)
-        if isinstance(subscription, NonPersistentSubscription)
-    }
-    publishers = [publisher_stats(producer, rates) for producer in call.work.each(producers[:producing])]
+    shared = shared_stats(call, topic, NonPersistentSubscription, _subscription_stats, rates)
+    subscriptions = shared["subscriptions"].values()
     return {
-        **summed_rates(publishers, of_subscriptions.values()),
-        "msgDropRate": sum(each["msgDropRate"] for each in of_subscriptions.values()),
+        **shared,
+        "msgDropRate": sum(each["msgDropRate"] for each in subscriptions),
         "msgInCounter": topic.messages_in,
         "bytesInCounter": topic.bytes_in,
-        "msgOutCounter": sum(each["msgOutCounter"] for each in of_subscriptions.values()),
-        "bytesOutCounter": sum(each["bytesOutCounter"] for each in of_subscriptions.values()),
-        "msgDropCounter": topic.dropped + sum(each["msgDropCounter"] for each in of_subscriptions.values()),
+        "msgDropCounter": topic.dropped + sum(each["msgDropCounter"] for each in subscriptions),
         "storageSize": 0,
         "backlogSize": 0,
-        "publishers": publishers,
-        "waitingPublishers": len(producers) - producing,
-        "subscriptions": of_subscriptions,
-        "replication": {},
-        "ownerBroker": "",
     }
 
 

@@ -34,6 +34,7 @@ from broker.pulsar.dispatch.dispatcher import NAMES, SINGLE_ACTIVE, KeySharedPol
 from broker.pulsar.entry import Entry
 from broker.pulsar.handlers import schemas
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription, PassingConsumer
+from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.refusals import (
     ConsumerAssignError,
     ConsumerBusy,
@@ -78,21 +79,16 @@ def handle_subscribe(call: Call) -> None:
             raise NotAllowed("The connection has another consumer of this number.")
         call.success()
         return
-    if not name.persistent:
-        passing = context.nonpersistent.get(name)
-        if passing is None:
-            if body.force_topic_creation:
-                require_creation(context, call.connection, name)
-            passing = context.nonpersistent.get_or_create(name, create=body.force_topic_creation)
-        _check_policies(call, passing, join)
-        _attach(call, partial(context.nonpersistent.join, passing, call.state, join))
-        return
-    topic = context.topics.get(name)
+    topics = context.of_domain(name)
+    topic = topics.get(name)
     if topic is None:
         if body.force_topic_creation:
             require_creation(context, call.connection, name)
-        topic = context.topics.get_or_create(name, create=body.force_topic_creation)
+        topic = topics.get_or_create(name, create=body.force_topic_creation)
     _check_policies(call, topic, join)
+    if isinstance(topic, NonPersistentTopic):
+        _attach(call, partial(context.nonpersistent.join, topic, call.state, join))
+        return
     schemas.of_consumer(context, topic, body, str(call.connection.principal))
     try:
         _join_at(call, topic, join, None)

@@ -102,7 +102,7 @@ def handle_partitioned_metadata(call: Call) -> None:
     name = parse_topic(body.topic)
     context.topics.check_namespace(name)
     require_topic(context, call.connection, Operation.DESCRIBE, name)
-    partitions = (context.topics if name.persistent else context.nonpersistent).partitions(name)
+    partitions = context.of_domain(name).partitions(name)
     if partitions is None:
         if not body.metadata_auto_creation_enabled:
             raise TopicNotFound(f"Topic {name} does not exist")
