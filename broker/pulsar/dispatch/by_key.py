@@ -345,4 +345,4 @@ class KeyShared(ManyConsumers):
         out_of_order: bool = False,
     ) -> None:
         assign = partial(ByKey, ranges=key_ranges(settings, sticky=sticky), out_of_order=out_of_order)
-        super().__init__(cursor, settings, assign, delayed, limit)
+        super().__init__(assign, cursor, settings, delayed, limit)

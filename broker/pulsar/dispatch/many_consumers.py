@@ -201,11 +201,11 @@ class ManyConsumers:
 
     def __init__(
         self,
+        assign: Callable[[Cursor, DispatchSettings, InFlight], Assignment],
         cursor: Cursor,
         settings: DispatchSettings,
-        assign: Callable[[Cursor, DispatchSettings, InFlight], Assignment],
-        delayed: DelayedTracker | None,
-        limit: RateLimit | None,
+        delayed: DelayedTracker | None = None,
+        limit: RateLimit | None = None,
     ) -> None:
         self._cursor = cursor
         self._settings = settings

@@ -13,14 +13,13 @@ their later chunks go to any consumer; the client that gets them drops the incom
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from broker.delivery.in_flight import InFlight, Owner, Record
 from broker.delivery.sorted_offsets import OffsetQueue
 from broker.pulsar.dispatch.assignment import Assignment, Sent
-from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
-from broker.pulsar.dispatch.rate_limit import RateLimit
 from broker.pulsar.entry import Chunk, Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 
@@ -188,16 +187,5 @@ class RoundRobin(Assignment):
         return turn if consumer is None or consumer.left else consumer
 
 
-class Shared(ManyConsumers):
-    """The cursor is read from ``acknowledged_before`` on."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        cursor: Cursor,
-        settings: DispatchSettings,
-        delayed: DelayedTracker | None = None,
-        limit: RateLimit | None = None,
-    ) -> None:
-        super().__init__(cursor, settings, RoundRobin, delayed, limit)
+# The cursor is read from ``acknowledged_before`` on.
+Shared = partial(ManyConsumers, RoundRobin)
