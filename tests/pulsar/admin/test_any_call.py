@@ -48,7 +48,7 @@ _VALUES = st.recursive(
     ),
     max_leaves=8,
 )
-# Mostly what is there, sometimes anything.
+# Most names exist; some are arbitrary.
 _NAMES = {
     "{tenant}": st.sampled_from(["public", "public", "lab"]),
     "{namespace}": st.sampled_from(["default", "default", "other"]),

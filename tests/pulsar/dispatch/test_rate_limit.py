@@ -87,7 +87,7 @@ def test_in_the_long_run_no_rate_is_exceeded(
         limit.consumed(messages, of_bytes, now)
         sent, size, last_messages, last_size = sent + messages, size + of_bytes, messages, of_bytes
         for rate, (_, _, period_s) in zip(limits, rates, strict=True):
-            # All but the last one sent was within the rate and what one period allows at once.
+            # All messages but the last were within the rate and what one period allows at once.
             if rate.messages_per_s:
                 assert sent - last_messages <= rate.messages_per_s * (now - start + period_s) + 1e-6
             if rate.bytes_per_s:

@@ -201,7 +201,7 @@ class Member:
     def ack(self, *ids: int | tuple[int, tuple[int, ...]], cumulative: bool = False, ledger: int = LEDGER) -> Any:
         """The error with which it is answered; "waiting" if it is not answered yet."""
         whole = [one for one in ids if isinstance(one, int)]
-        if not cumulative and len(whole) == len(ids):  # as the codec has it
+        if not cumulative and len(whole) == len(ids):  # as the codec represents it
             ack = Ack(self.connected.id, cumulative, [], 1, -1, ledger, whole)
         else:
             acked = [Acked(ledger, one, ()) if isinstance(one, int) else Acked(ledger, *one) for one in ids]
