@@ -114,8 +114,10 @@ def read_send(frame: BytesLike) -> Send:
         return _read_any_send(frame)
     if pos != start or producer_id < 0 or sequence_id < 0:
         return _read_any_send(frame)
-    fields = producer_id, sequence_id, num_messages, highest_sequence_id, is_chunk, start, metadata, payload, end, crc
-    send: Send = _new(Send, fields)
+    send: Send = _new(
+        Send,
+        (producer_id, sequence_id, num_messages, highest_sequence_id, is_chunk, start, metadata, payload, end, crc),
+    )
     return send
 
 
