@@ -12,7 +12,14 @@ from broker.config import BrokerConfig, Listener
 from broker.network.quota import DeliveryQuota, Throttling
 from broker.part import PartThread, ServicePart, Surroundings, endpoints
 from broker.pulsar import handlers
-from broker.pulsar.admin.routes import routes as admin_routes
+from broker.pulsar.admin.brokers import Brokers, BrokerStats, Lookup
+from broker.pulsar.admin.non_persistent import NonPersistent
+from broker.pulsar.admin.policies import PolicyCalls
+from broker.pulsar.admin.schemas import Schemas
+from broker.pulsar.admin.stats import Rates, Stats
+from broker.pulsar.admin.subscriptions import Subscriptions as SubscriptionCalls
+from broker.pulsar.admin.tenants import Permissions, Tenants
+from broker.pulsar.admin.topics import Topics
 from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.consumer_calls import close_unentitled
@@ -42,6 +49,7 @@ from broker.security.proofs import open_authentication
 from broker.storage.config import TopicInfo
 from broker.storage.log_manager import LogManager
 from broker.web.callers import open_callers
+from broker.web.routes import Route
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
@@ -237,6 +245,27 @@ class PulsarPart:
     def close(self) -> None:
         self._topics.close()
         self._subscriptions.close()
+
+
+def admin_routes(context: PulsarContext) -> list[Route]:
+    """All routes of the admin API and of the lookup."""
+    rates = Rates(context)
+    lookup, passing = Lookup(context), NonPersistent(context, rates)
+    topics, permissions = Topics(context, passing), Permissions(context)
+    groups = (
+        lookup,
+        topics,
+        passing,
+        SubscriptionCalls(context),
+        Stats(context, rates),
+        Tenants(context, topics, permissions),
+        PolicyCalls(context),
+        Schemas(context),
+        permissions,
+        Brokers(context, lookup),
+        BrokerStats(context, rates),
+    )
+    return [route for group in groups for route in group.routes()]
 
 
 def _creation(policies: PolicyStore, otherwise: Creation, namespace: str) -> Creation:

@@ -15,10 +15,9 @@ import attrs
 
 from broker.errors import Refusal, StorageError
 from broker.network.service import Connection, Outbox, Part
-from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.connection import PulsarConnection, PulsarRequest, PulsarSession
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import code_of
-from broker.pulsar.session import PulsarRequest, PulsarSession
 from protocol.pulsar.frames import FIELDS, write_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandError, CommandSuccess
 

@@ -92,7 +92,10 @@ class PulsarContext:
 
     def kafka_name(self, name: TopicName) -> str:
         """The name in Kafka by which rights on the topic ``name`` are checked."""
-        return (self.topics if name.persistent else self.nonpersistent).kafka_name(name)
+        return self.of_domain(name).kafka_name(name)
+
+    def of_domain(self, name: TopicName) -> TopicRegistry | NonPersistentTopics:
+        return self.topics if name.persistent else self.nonpersistent
 
     def new_producer_name(self) -> str:
         """A name that no producer has had."""

@@ -19,9 +19,9 @@ from broker.storage.log.inspection import SMALL_BYTES
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader
 from protocol.kafka.records.entry import entry_value
+from protocol.pulsar.frames import as_bytes
 from protocol.pulsar.metadata import is_batch, read_stored_metadata, sticky_key
 from protocol.pulsar.murmur3 import key_hash
-from protocol.pulsar.parsing import as_bytes
 from protocol.pulsar.payload import MAX_PAYLOAD_SIZE
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import read_stored_part

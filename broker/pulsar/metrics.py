@@ -24,10 +24,10 @@ from broker.metrics.registry import BoundedCounter, Chosen, summed
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
-from broker.pulsar.nonpersistent.topic import NonPersistentTopic, PassingSubscription
+from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.subscriptions.operations import SubscriptionFigures, figures
 from broker.pulsar.subscriptions.subscription import Subscription
-from broker.pulsar.topics.topic import AttachedSubscription, Topic
+from broker.pulsar.topics.topic import AnySubscription, Topic
 from broker.runtime.threads import Event
 
 _TOPICS_MAX = 200
@@ -145,7 +145,7 @@ class PulsarMetrics:
             name = str(topic.name)
             with topic.lock:
                 counts = topics[name] = _Topic(producers=len(topic.producers))
-                attached: list[AttachedSubscription | PassingSubscription] = [*topic.subscriptions.values()]
+                attached: list[AnySubscription] = [*topic.subscriptions.values()]
             if isinstance(topic, Topic):
                 state = topic.log.state
                 counts.messages_in = state.log_end_offset - state.first_offset
@@ -171,6 +171,15 @@ class PulsarMetrics:
                 counts.messages_out += messages
                 counts.bytes_out += size
                 counts.backlog += seen.backlog
+        return self._values(topics, subscriptions, sent)
+
+    def _values(
+        self,
+        topics: Mapping[str, _Topic],
+        subscriptions: list[tuple[Labels, SubscriptionFigures]],
+        sent: Mapping[Labels, Counts],
+    ) -> Values:
+        """``sent``: messages and bytes to the consumers of each subscription."""
         activity = {name: each.bytes_in + each.bytes_out for name, each in topics.items()}
         now = self._context.clock.monotonic()
         chosen = self._chosen.choose(activity, now)

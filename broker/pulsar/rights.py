@@ -25,7 +25,9 @@ Any thread. Without an authorizer a check costs a comparison.
 Tests: tests/pulsar/test_rights.py.
 """
 
-from broker.network.service import Connection
+from typing import Protocol
+
+from broker.network.service import Connection, Peer
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import AuthorizationError
 from broker.pulsar.topic_names import TopicName, long_name, subscription_name, tenant_of
@@ -38,24 +40,19 @@ from broker.security.principal import USER, Principal
 _WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
 
 
+class Client(Protocol):
+    """A connection, or a call of the admin API."""
+
+    @property
+    def principal(self) -> Principal: ...
+
+    @property
+    def peer(self) -> Peer: ...
+
+
 def may(
     context: PulsarContext,
-    connection: Connection,
-    operation: Operation,
-    resource_type: ResourceType,
-    name: str,
-    *,
-    audited: bool = True,
-) -> bool:
-    return context.authorizer is None or allowed(
-        context, connection.principal, connection.peer.host, operation, resource_type, name, audited=audited
-    )
-
-
-def allowed(
-    context: PulsarContext,
-    principal: Principal,
-    host: str,
+    client: Client,
     operation: Operation,
     resource_type: ResourceType,
     name: str,
@@ -65,53 +62,48 @@ def allowed(
 ) -> bool:
     """Whether the client has the right. A topic is checked by its name in Kafka, and a topic of ``public/default`` also by its
     long name, because permissions of that namespace are ACLs for that prefix. ``granted``: allowed unless an ACL denies it."""
+    if context.authorizer is None:
+        return True
     alias, tenant = (long_name(name), tenant_of(name)) if resource_type is _TOPIC else (None, None)
-    return _decide(
-        context, principal, host, operation, resource_type, name, alias, tenant, granted=granted, audited=audited
-    )
+    return _decide(context, client, operation, resource_type, name, alias, tenant, granted, audited)
 
 
-def allowed_in(
-    context: PulsarContext, tenant: str, principal: Principal, host: str, operation: Operation, *, audited: bool = True
-) -> bool:
+def may_in(context: PulsarContext, client: Client, operation: Operation, tenant: str) -> bool:
     """Whether the client may do this with namespaces of the tenant. It needs a right on the CLUSTER, except as an administrator
     of the tenant."""
-    right = operation, ResourceType.CLUSTER
-    return _decide(context, principal, host, *right, CLUSTER_NAME, None, tenant, audited=audited)
+    return _decide(context, client, operation, ResourceType.CLUSTER, CLUSTER_NAME, None, tenant, False, True)
 
 
 def may_subscribe(
-    context: PulsarContext, principal: Principal, host: str, topic: str, subscription: str, *, granted: bool = False
+    context: PulsarContext, client: Client, topic: str, subscription: str, *, granted: bool = False
 ) -> bool:
     """Whether the client may use this subscription. ``topic``: the name in Kafka of a topic that the client may read. A right on
     the subscription's name suffices, or on the name that includes the topic's."""
     right, alias = (Operation.READ, ResourceType.GROUP), subscription_name(topic, subscription)
-    return _decide(context, principal, host, *right, subscription, alias, tenant_of(topic), granted=granted)
+    return _decide(context, client, *right, subscription, alias, tenant_of(topic), granted, True)
 
 
 def _decide(
     context: PulsarContext,
-    principal: Principal,
-    host: str,
+    client: Client,
     operation: Operation,
     resource_type: ResourceType,
     name: str,
     alias: str | None,
     tenant: str | None,
-    *,
-    granted: bool = False,
-    audited: bool = True,
+    granted: bool,
+    audited: bool,
 ) -> bool:
     authorizer = context.authorizer
     if authorizer is None:
         return True
+    principal, host = client.principal, client.peer.host
     if tenant is not None and principal.type == USER:
         granted = granted or context.namespaces.administers(principal.name, tenant)
+    right = principal, host, operation, resource_type, name
     if isinstance(authorizer, AclAuthorizer):
-        return authorizer.allows_by(
-            principal, host, operation, resource_type, name, alias, granted=granted, audited=audited
-        )
-    return granted or authorizer.allows(principal, host, operation, resource_type, name, audited=audited)
+        return authorizer.allows_by(*right, alias, granted=granted, audited=audited)
+    return granted or authorizer.allows(*right, audited=audited)
 
 
 def require_topic(context: PulsarContext, connection: Connection, operation: Operation, name: TopicName) -> None:
@@ -131,14 +123,14 @@ def may_consume(context: PulsarContext, connection: Connection, topic: AnyTopic,
     """Checked for a consumer's commands, and for all consumers when rights change, because rights can be revoked."""
     return context.authorizer is None or (
         may(context, connection, Operation.READ, _TOPIC, topic.kafka_name)
-        and may_subscribe(context, connection.principal, connection.peer.host, topic.kafka_name, subscription)
+        and may_subscribe(context, connection, topic.kafka_name, subscription)
     )
 
 
 def require_subscription(context: PulsarContext, connection: Connection, topic: TopicName, subscription: str) -> None:
     """Raises AuthorizationError."""
     if context.authorizer is not None and not may_subscribe(
-        context, connection.principal, connection.peer.host, context.kafka_name(topic), subscription
+        context, connection, context.kafka_name(topic), subscription
     ):
         raise AuthorizationError(f"Client is not authorized to use the subscription {subscription[:300]!r}")
 

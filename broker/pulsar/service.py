@@ -14,10 +14,9 @@ from broker.log import EventLimit, get_logger
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
 from broker.network.work import lane_of
 from broker.pulsar.command import Call, Command
-from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.connection import PulsarConnection, PulsarRequest, PulsarSession
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.producers.producer import OrderedOutbox
-from broker.pulsar.session import PulsarRequest, PulsarSession
 from broker.security.client_quotas import Kind
 from protocol.errors import ProtocolError
 

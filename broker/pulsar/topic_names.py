@@ -56,9 +56,10 @@ class TopicName:
     local: str
     partition: int = -1
     domain: str = PERSISTENT
+    namespace: str = attrs.field(init=False, eq=False, repr=False)
 
-    @property
-    def namespace(self) -> str:
+    @namespace.default
+    def _namespace(self) -> str:
         return f"{self.tenant}/{self.namespace_name}"
 
     @property

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.errors import ProtocolError
-from protocol.pulsar.frames import COMMAND_AT, MAX_COMMAND_SIZE, command_end
-from protocol.pulsar.parsing import parse, parse_partial
+from protocol.pulsar.frames import COMMAND_AT, MAX_COMMAND_SIZE, command_end, parse, parse_partial
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandAck
 from protocol.wire import BytesLike
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from protocol.errors import ProtocolError
-from protocol.pulsar.frames import COMMAND_AT, command_end, write_command
-from protocol.pulsar.parsing import LAST, MORE, parse, varint
+from protocol.pulsar.frames import COMMAND_AT, LAST, MORE, command_end, parse, varint, write_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, BrokerEntryMetadata, CommandMessage, CommandPing, CommandPong
 from protocol.pulsar.sends import StoredPart, read_stored_part
 from protocol.wire import BytesLike

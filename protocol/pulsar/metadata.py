@@ -15,7 +15,7 @@ import binascii
 from typing import NamedTuple
 
 from protocol.errors import ProtocolError
-from protocol.pulsar.parsing import as_bytes, parse, parse_partial
+from protocol.pulsar.frames import as_bytes, parse, parse_partial
 from protocol.pulsar.pulsar_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 from protocol.wire import BytesLike
 

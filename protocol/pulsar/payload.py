@@ -19,8 +19,8 @@ import cramjam
 import lz4.block
 
 from protocol.errors import ProtocolError
+from protocol.pulsar.frames import parse, varint
 from protocol.pulsar.metadata import SMALLEST_BATCHED, is_chunk, is_encrypted
-from protocol.pulsar.parsing import parse, varint
 from protocol.pulsar.pulsar_pb2 import CompressionType, MessageMetadata, SingleMessageMetadata
 from protocol.wire import BytesLike
 

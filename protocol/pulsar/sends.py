@@ -18,9 +18,8 @@ from typing import Final, NamedTuple
 
 from protocol.errors import ProtocolError
 from protocol.frames import crc32c
-from protocol.pulsar.frames import COMMAND_AT, command_end
+from protocol.pulsar.frames import COMMAND_AT, command_end, parse, varint
 from protocol.pulsar.metadata import SMALLEST_BATCHED, is_batch, read_stored_metadata
-from protocol.pulsar.parsing import parse, varint
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandSend, MessageMetadata
 from protocol.wire import BytesLike
 
@@ -117,18 +116,7 @@ def read_send(frame: BytesLike) -> Send:
         return _read_any_send(frame)
     send: Send = _new(
         Send,
-        (
-            producer_id,
-            sequence_id,
-            num_messages,
-            highest_sequence_id,
-            is_chunk,
-            start,
-            metadata,
-            payload,
-            end,
-            crc,
-        ),
+        (producer_id, sequence_id, num_messages, highest_sequence_id, is_chunk, start, metadata, payload, end, crc),
     )
     return send
 
@@ -207,9 +195,6 @@ def write_send(send: CommandSend, stored: BytesLike) -> bytes:
     return b"".join((_SIZES.pack(len(command) + 4 + len(stored), len(command)), command, stored))
 
 
-_STARTS = struct.Struct(">III")  # both sizes; the type's tag and value, the tag of the SEND, and its size
-_USUAL_SENDS_SHORT_TAGS: Final = 0x08063200 - 4
-_USUAL_SENDS_SHORT_MAX: Final = 131
 # after magic, CRC, metadata size
 _FIELDS_AT: Final = COMMAND_AT + 4
 # The longest command and metadata of a SEND that ``UsualSends`` reads.
@@ -250,13 +235,13 @@ class UsualSends:
         if self._misses >= _MOST_MISSES or not self._name:
             return None
         try:
-            _, size, tags = _STARTS.unpack_from(frames, at)
+            _, size, tags = _SHORT.unpack_from(frames, at)
             start = at + COMMAND_AT + size
             magic, crc, metadata_size = _HEADER.unpack_from(frames, start)
             payload = start + 10 + metadata_size
             if (
-                tags - size != _USUAL_SENDS_SHORT_TAGS
-                or size > _USUAL_SENDS_SHORT_MAX
+                tags - size != _SHORT_TAGS
+                or size > _SHORT_MAX
                 or magic != MAGIC_CRC32C
                 or payload > end
                 or payload - at > _MOST_BYTES

@@ -32,6 +32,7 @@ from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader, read_header, set_log_append_time
 from protocol.kafka.records.entry import entry_value
 from protocol.kafka.records.records import build_batch, records
+from protocol.pulsar.frames import as_bytes
 from protocol.pulsar.metadata import (
     event_time_ms,
     is_batch,
@@ -41,7 +42,6 @@ from protocol.pulsar.metadata import (
     publish_time_ms,
     read_stored_metadata,
 )
-from protocol.pulsar.parsing import as_bytes
 from protocol.pulsar.payload import CODEC_NAMES, MAX_PAYLOAD_SIZE, NONE, decompressed, is_readable, split_batch
 from protocol.pulsar.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from protocol.pulsar.sends import read_stored_part

@@ -17,44 +17,20 @@ from typing import Any
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 from tests.bench.frame import Figures, Meter, Options, Row, medians, percentiles
 from tests.bench.process import BrokerProcess
-from tests.bench.wire import connect as tcp
-from tests.pulsar_frames import Incoming, command, connect, send, send_batch
+from tests.pulsar_frames import command, send, send_batch
+from tests.raw_pulsar import SHARED, RawPulsar
 
-EXCLUSIVE, SHARED = 0, 1
 _INT = struct.Struct(">I")
 _QUEUE = 1000  # of a consumer, as the client has it by default
 _topics = (f"persistent://public/default/bench-{number}" for number in itertools.count())
 
 
-class Wire:
-    """A connection. Requests wait for their answers; the rest is left to those who poll it."""
+class Wire(RawPulsar):
+    """Requests wait for their answers; the rest is left to those who poll it."""
 
     def __init__(self, address: str) -> None:
-        self.socket = tcp(address)
+        super().__init__(address)
         self._buffer = bytearray()
-        self._incoming = Incoming()
-        self._requests = itertools.count(1)
-        self.socket.sendall(connect())
-        self._answer("CONNECTED")
-
-    def _answer(self, *kinds: str) -> Any:
-        while True:
-            for frame in self._incoming.feed(self.socket.recv(1 << 16)):
-                if frame.kind in kinds:
-                    return frame
-                assert frame.kind != "ERROR", frame
-
-    def ask(self, kind: str, **fields: Any) -> Any:
-        self.socket.sendall(command(kind, request_id=next(self._requests), **fields))
-        return self._answer("SUCCESS", "PRODUCER_SUCCESS", "ACK_RESPONSE")
-
-    def produce_to(self, topic: str) -> "Wire":
-        self.ask("PRODUCER", topic=topic, producer_id=0)
-        return self
-
-    def subscribe_to(self, topic: str, name: str, kind: int = EXCLUSIVE, consumer_id: int = 0) -> "Wire":
-        self.ask("SUBSCRIBE", topic=topic, subscription=name, subType=kind, consumer_id=consumer_id, initialPosition=1)
-        return self
 
     def frames(self) -> Iterator[memoryview]:
         """What has come, without the sizes of the frames."""
@@ -127,7 +103,7 @@ def carry(address: str, topic: str, frames: list[bytes], per_entry: int, consume
     for consumer in consumers:
         consumer.acknowledge()
     for wire in by_id:  # earlier acknowledgements are done when this is answered
-        wire.ask("ACK", consumer_id=next(iter(by_id[wire])), ack_type=0, message_id=[{"ledgerId": 0, "entryId": 0}])
+        wire.request("ACK", consumer_id=next(iter(by_id[wire])), ack_type=0, message_id=[{"ledgerId": 0, "entryId": 0}])
     producer.socket.close()
 
 

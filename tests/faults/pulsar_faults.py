@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 
 from tests.faults.raw import Faults
-from tests.faults.raw_pulsar import SHARED, RawPulsar, ids_of, topic
+from tests.raw_pulsar import SHARED, RawPulsar, ids_of, topic
 
 LISTENERS = ("kafka://127.0.0.1:0", "pulsar://127.0.0.1:0", "http://127.0.0.1:0")
 
@@ -18,7 +18,7 @@ class PulsarFaults:
     _served: int = 0
 
     def connect_pulsar(self, **options: Any) -> RawPulsar:
-        self._raws.append(RawPulsar(self.faults.broker, **options))
+        self._raws.append(RawPulsar(self.faults.broker.address("pulsar"), **options))
         return self._raws[-1]
 
     def serves_pulsar(self) -> bool:

@@ -7,8 +7,8 @@ import pytest
 
 from tests.faults.pulsar_faults import PulsarFaults
 from tests.faults.raw import with_settings
-from tests.faults.raw_pulsar import EARLIEST, EXCLUSIVE, KEY_SHARED, SHARED, RawPulsar, ids_of, topic
 from tests.pulsar_frames import command, send, send_batch
+from tests.raw_pulsar import EARLIEST, EXCLUSIVE, KEY_SHARED, SHARED, RawPulsar, ids_of, topic
 from tests.waiting import wait_for
 
 MIB = 1 << 20
@@ -305,7 +305,7 @@ def test_clients_that_connect_and_leave_at_any_point(pulsar: PulsarFaults) -> No
     name = topic()
     fill(pulsar, name, 200)
     for number in range(100):
-        client = RawPulsar(pulsar.faults.broker)
+        client = RawPulsar(pulsar.faults.broker.address("pulsar"))
         client.tell("PRODUCER", topic=name, producer_id=0, request_id=1)
         asked = {"topic": name, "subscription": "sub", "subType": SHARED, "initialPosition": EARLIEST}
         client.tell("SUBSCRIBE", consumer_id=0, request_id=2, **asked)

@@ -10,9 +10,9 @@ import pytest
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 from tests.faults.pulsar_faults import PulsarFaults
 from tests.faults.raw import Faults
-from tests.faults.raw_pulsar import topic
 from tests.loops import loop_over
 from tests.pulsar_frames import command, connect, entry, field_of, metadata, send, send_batch, send_entry, simple
+from tests.raw_pulsar import topic
 
 _INT = struct.Struct(">I")
 HUGE = 2**64 - 1

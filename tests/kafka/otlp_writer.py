@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Mapping
 
-from protocol.pulsar.parsing import varint
+from protocol.pulsar.frames import varint
 
 GAUGE, SUM, HISTOGRAM = 5, 7, 9
 

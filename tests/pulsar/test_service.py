@@ -64,7 +64,7 @@ def test_whatever_comes_before_connect_closes_the_connection(broker: Broker, fra
 def test_forbidden_command_closes_the_connection(connect: Connect, kind: int, command: object) -> None:
     wire = connect()
     wire.say(kind, command)
-    assert wire.frame() is None  # closed, without an answer
+    assert wire.frame() is None  # the broker has closed it without an answer
 
 
 def test_a_send_without_a_producer_closes_the_connection(connect: Connect) -> None:
@@ -102,7 +102,7 @@ def test_many_consumers_leave_connection_without_delaying_others(connect: Connec
         many.ask(Type.SUBSCRIBE, command)
     many.close()
     last = connect()
-    # Only when all others have left, an exclusive consumer may come.
+    # An exclusive consumer may join only after all others have left.
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         kind, _ = last.ask(Type.SUBSCRIBE, pb.CommandSubscribe(topic="t", subscription="s", subType=0, consumer_id=1))
@@ -114,7 +114,7 @@ def test_many_consumers_leave_connection_without_delaying_others(connect: Connec
 def test_ping_is_answered(connect: Connect) -> None:
     wire = connect()
     wire.say(Type.PING, pb.CommandPing())
-    wire.say(Type.PONG, pb.CommandPong())  # has no answer
+    wire.say(Type.PONG, pb.CommandPong())  # PONG has no answer
     wire.say(Type.PING, pb.CommandPing())
     assert [PONG, PONG] == [wire.frame(), wire.frame()]
 
@@ -238,7 +238,7 @@ def test_deletion_over_kafka_is_told_to_producers(broker: Broker, connect: Conne
     broker.server.kafka.logs.delete_topic("t")
     kind, command = wire.hear()
     assert (Type.CLOSE_PRODUCER, 0, 2**64 - 1) == (kind, command.producer_id, command.request_id)
-    wire.raw(send_frame(1))  # sent before the client knew
+    wire.raw(send_frame(1))  # the client has sent this before it knew
     assert "first" == wire.produce("t", producer_name="first").producer_name
     wire.raw(send_frame(1))
     again = wire.hear()[1].message_id

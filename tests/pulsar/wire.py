@@ -1,9 +1,8 @@
 """A client that says what a test says, one frame at a time."""
 
-import socket
 from typing import Any
 
-from protocol.pulsar.frames import command_type, read_command, whole_frames, write_command
+from protocol.pulsar.frames import command_type, read_command, write_command
 from protocol.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandConnect,
@@ -12,19 +11,17 @@ from protocol.pulsar.pulsar_pb2 import (
     MessageMetadata,
 )
 from protocol.pulsar.sends import write_send, write_stored_part
+from tests.kafka_connection import KafkaConnection
 
 Type = BaseCommand.Type
 _PATIENCE_S = 30.0
 
 
-class Wire:
+class Wire(KafkaConnection):
     """``connect`` False: CONNECT is left to the test; otherwise these are its fields."""
 
     def __init__(self, address: str, connect: bool = True, **fields: Any) -> None:
-        host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), _PATIENCE_S)
-        self._buffer = b""
-        self._frames: list[bytes] = []
+        super().__init__(address, timeout_s=_PATIENCE_S)
         self._requests = 100
         if connect:
             self.connected = self.connect(**fields)
@@ -35,13 +32,9 @@ class Wire:
         assert kind == Type.CONNECTED, (kind, answer)
         return answer
 
-    def close(self) -> None:
-        self.socket.close()
-
     # -- saying ---------------------------------------------------------------------------------------------------------
 
-    def raw(self, data: bytes) -> None:
-        self.socket.sendall(data)
+    raw = KafkaConnection.send
 
     def say(self, kind: int, command: Any) -> None:
         self.raw(write_command(kind, command))
@@ -67,18 +60,10 @@ class Wire:
 
     def frame(self) -> bytes | None:
         """The next frame; None: the broker has closed the connection."""
-        while not self._frames:
-            try:
-                data = self.socket.recv(65536)
-            except ConnectionResetError:
-                data = b""
-            if not data:
-                return None
-            self._buffer += data
-            frames, size = whole_frames(self._buffer)
-            self._frames = [bytes(frame) for frame in frames]
-            self._buffer = self._buffer[size:]
-        return self._frames.pop(0)
+        try:
+            return super().frame()
+        except ConnectionError:
+            return None
 
     def hear(self) -> tuple[int, Any]:
         """Type and command of the next frame."""

@@ -3,7 +3,7 @@
 import struct
 from typing import Any
 
-from broker.pulsar.session import PulsarSession
+from broker.pulsar.connection import PulsarSession
 from broker.storage.segments.segment import TXN_INDEX
 from tests.sim.medium import Medium
 from tests.sim.pulsar_scene import LARGEST_SLICE

@@ -23,7 +23,7 @@ tests/pulsar/admin/test_rights.py,
 tests/pulsar/admin/test_subscriptions.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from broker.config.setting import InvalidSetting
@@ -33,9 +33,11 @@ from broker.pulsar import refusals
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entry import Entry
 from broker.pulsar.namespaces import AlreadyExists
-from broker.pulsar.rights import allowed, allowed_in, may_subscribe
+from broker.pulsar.nonpersistent.topics import NonPersistentTopics
+from broker.pulsar.rights import may, may_in, may_subscribe
 from broker.pulsar.subscriptions.locating import locate, locate_last, offset_in
 from broker.pulsar.topic_names import TopicName, check_namespace, parse_topic
+from broker.pulsar.topics.registry import TopicRegistry
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Event
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
@@ -184,22 +186,32 @@ def each_part(context: PulsarContext, name: TopicName) -> list[TopicName]:
     return [name.of_partition(number) for number in range(partitions)] if partitions else [name]
 
 
+def visible(context: PulsarContext, call: Call, topics: TopicRegistry | NonPersistentTopics) -> Iterable[TopicName]:
+    """The topics of the path's namespace that the client may describe. Raises TopicNotFound."""
+    namespace = namespace_name(call)
+    context.namespaces.require(namespace)
+    for name in call.work.each(topics.topics(namespace)):
+        if may_describe(context, call, name):
+            yield name
+
+
+def routes_of_topics(base: str, calls: Any) -> list[Route]:
+    """The routes that both domains have. ``calls`` has their handlers."""
+    topic = base + "/{topic}"
+    return [
+        route("GET", base, calls.names),
+        route("GET", base + "/partitioned", calls.list_partitioned),
+        route("PUT", topic, calls.create),
+        route("DELETE", topic, calls.delete),
+        route("GET", topic + "/partitions", calls.partitions),
+        route("PUT", topic + "/partitions", calls.create_partitioned),
+        route("POST", topic + "/partitions", calls.add_partitions),
+        route("DELETE", topic + "/partitions", calls.delete_partitioned),
+        route("PUT", topic + "/unload", calls.unload),
+    ]
+
+
 # -- rights -----------------------------------------------------------------------------------------------------------------
-
-
-def may(
-    context: PulsarContext,
-    call: Call,
-    operation: Operation,
-    kind: ResourceType,
-    name: str,
-    *,
-    granted: bool = False,
-    audited: bool = True,
-) -> bool:
-    return context.authorizer is None or allowed(
-        context, call.principal, call.peer.host, operation, kind, name, granted=granted, audited=audited
-    )
 
 
 def require_topic(
@@ -253,7 +265,7 @@ def require_subscription(
     """``granted`` as in ``require_topic``. Raises AuthorizationError."""
     require_topic(context, call, Operation.READ, name, granted=granted)
     if context.authorizer is not None and not may_subscribe(
-        context, call.principal, call.peer.host, context.kafka_name(name), subscription, granted=granted
+        context, call, context.kafka_name(name), subscription, granted=granted
     ):
         raise refusals.AuthorizationError(f"Not authorized to use the subscription {subscription[:300]}")
 
@@ -261,7 +273,7 @@ def require_subscription(
 def require_tenant(context: PulsarContext, call: Call, operation: Operation) -> None:
     """For a call about namespaces of the path's tenant. Raises AuthorizationError."""
     tenant = call.names["tenant"]
-    if not allowed_in(context, tenant, call.principal, call.peer.host, operation):
+    if not may_in(context, call, operation, tenant):
         raise refusals.AuthorizationError(f"Not authorized to {operation.name.lower()} the tenant {tenant[:300]}")
 
 

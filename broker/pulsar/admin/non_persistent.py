@@ -10,23 +10,23 @@ from functools import partial
 from typing import Any
 
 from broker.pulsar.admin.calls import (
-    may_describe,
     name_to_create,
-    namespace_name,
     number,
     partitions_to_create,
     require_creation,
     require_subscription,
     require_topic,
     route,
+    routes_of_topics,
     topic_name,
+    visible,
 )
-from broker.pulsar.admin.stats import Rates, consumer_stats, publisher_stats, summed_rates
+from broker.pulsar.admin.stats import Rates, consumer_stats, shared_stats
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.dispatch.dispatcher import NAMES
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, SubscriptionNotFound, TopicNotFound
-from broker.pulsar.subscriptions.dispatchers import NAMES
 from broker.pulsar.subscriptions.operations import consumer_figures
 from broker.pulsar.topic_names import NON_PERSISTENT, TopicName
 from broker.security.acl import Operation
@@ -61,15 +61,7 @@ class NonPersistent:
 
     def routes(self) -> list[Route]:
         return [
-            route("GET", BASE, self.names),
-            route("GET", BASE + "/partitioned", self.list_partitioned),
-            route("PUT", TOPIC, self.create),
-            route("DELETE", TOPIC, self.delete),
-            route("GET", TOPIC + "/partitions", self.partitions),
-            route("PUT", TOPIC + "/partitions", self.create_partitioned),
-            route("POST", TOPIC + "/partitions", self.add_partitions),
-            route("DELETE", TOPIC + "/partitions", self.delete_partitioned),
-            route("PUT", TOPIC + "/unload", self.unload),
+            *routes_of_topics(BASE, self),
             route("GET", TOPIC + "/stats", self.stats),
             route("GET", TOPIC + "/partitioned-stats", self.partitioned_stats),
             route("GET", TOPIC + "/internalStats", self.internal),
@@ -89,11 +81,7 @@ class NonPersistent:
 
     def visible(self, call: Call) -> Iterable[TopicName]:
         """The topics of the namespace that the client may describe."""
-        namespace = namespace_name(call)
-        self._context.namespaces.require(namespace)
-        for name in call.work.each(self._topics.topics(namespace)):
-            if may_describe(self._context, call, name):
-                yield name
+        return visible(self._context, call, self._topics)
 
     # -- creating and deleting ----------------------------------------------------------------------------------------
 
@@ -231,30 +219,16 @@ class NonPersistent:
 
 
 def topic_stats(call: Call, topic: NonPersistentTopic, rates: Rates) -> dict[str, Any]:
-    with topic.lock:
-        producers, producing = list(topic.producers), len(topic.producers)
-        subscriptions = list(topic.subscriptions.values())
-    of_subscriptions = {
-        subscription.name: _subscription_stats(subscription, rates)
-        for subscription in call.work.each(subscriptions)
-        if isinstance(subscription, NonPersistentSubscription)
-    }
-    publishers = [publisher_stats(producer, rates) for producer in call.work.each(producers[:producing])]
+    shared = shared_stats(call, topic, NonPersistentSubscription, _subscription_stats, rates)
+    subscriptions = shared["subscriptions"].values()
     return {
-        **summed_rates(publishers, of_subscriptions.values()),
-        "msgDropRate": sum(each["msgDropRate"] for each in of_subscriptions.values()),
+        **shared,
+        "msgDropRate": sum(each["msgDropRate"] for each in subscriptions),
         "msgInCounter": topic.messages_in,
         "bytesInCounter": topic.bytes_in,
-        "msgOutCounter": sum(each["msgOutCounter"] for each in of_subscriptions.values()),
-        "bytesOutCounter": sum(each["bytesOutCounter"] for each in of_subscriptions.values()),
-        "msgDropCounter": topic.dropped + sum(each["msgDropCounter"] for each in of_subscriptions.values()),
+        "msgDropCounter": topic.dropped + sum(each["msgDropCounter"] for each in subscriptions),
         "storageSize": 0,
         "backlogSize": 0,
-        "publishers": publishers,
-        "waitingPublishers": len(producers) - producing,
-        "subscriptions": of_subscriptions,
-        "replication": {},
-        "ownerBroker": "",
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import attrs
 
 from broker.pulsar.admin.calls import number
+from broker.pulsar.dispatch.dispatcher import NAMES
 from broker.pulsar.policies.policies import (
     AutoCreation,
     BacklogQuota,
@@ -25,7 +26,6 @@ from broker.pulsar.policies.policies import (
     WhenFull,
 )
 from broker.pulsar.schemas.compatibility import Strategy
-from broker.pulsar.subscriptions.dispatchers import NAMES
 from broker.web.routes import HttpError
 
 # The names of a backlog quota's two limits.

@@ -8,9 +8,9 @@ was none for ``_ASKED_S``, so unused statistics cost nothing. The waker's thread
 may call. The lock guards the samples and is held for moments.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from broker.pulsar.admin.calls import (
@@ -33,10 +33,12 @@ from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.operations import ConsumerFigures, figures
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.topic_names import TopicName
-from broker.pulsar.topics.topic import Topic
+from broker.pulsar.topics.topic import AnyTopic, Topic
 from broker.runtime.threads import Lock
 from broker.security.acl import Operation
 from broker.web.routes import Answer, Call, Route, json_answer
+
+S = TypeVar("S")
 
 _INTERVAL_S: Final = 10.0
 # How long (s) sampling goes on after the last request for statistics.
@@ -227,35 +229,40 @@ class Stats:
 
 def topic_stats(call: Call, topic: Topic, rates: Rates) -> dict[str, Any]:
     log = topic.log
-    with topic.lock:
-        subscriptions = list(topic.subscriptions.values())
-        producers = list(topic.producers)
-        producing = len(topic.producers)
-    of_subscriptions = {
-        subscription.name: _subscription_stats(subscription, rates)
-        for subscription in call.work.each(subscriptions)
-        if isinstance(subscription, Subscription)
-    }
-    publishers = [publisher_stats(producer, rates) for producer in call.work.each(producers[:producing])]
+    shared = shared_stats(call, topic, Subscription, _subscription_stats, rates)
     return {
-        **summed_rates(publishers, of_subscriptions.values()),
+        **shared,
         "msgInCounter": log.log_end_offset,
         "bytesInCounter": log.size_bytes(),
-        "msgOutCounter": sum(each["msgOutCounter"] for each in of_subscriptions.values()),
-        "bytesOutCounter": sum(each["bytesOutCounter"] for each in of_subscriptions.values()),
         "storageSize": log.size_bytes(),
         "backlogSize": _backlog_bytes(topic, _oldest(topic)),
         "offloadedStorageSize": 0,
-        "publishers": publishers,
-        "waitingPublishers": len(producers) - producing,
-        "subscriptions": of_subscriptions,
-        "replication": {},
         "topicEpoch": topic.producers.epoch if topic.producers.epoch >= 0 else None,
         "nonContiguousDeletedMessagesRanges": sum(
-            each["nonContiguousDeletedMessagesRanges"] for each in of_subscriptions.values()
+            each["nonContiguousDeletedMessagesRanges"] for each in shared["subscriptions"].values()
         ),
-        "ownerBroker": "",
         "topicCreationTimeStamp": 0,
+    }
+
+
+def shared_stats(
+    call: Call, topic: AnyTopic, kind: type[S], stats_of: Callable[[S, Rates], dict[str, Any]], rates: Rates
+) -> dict[str, Any]:
+    """The members that topics of both domains have. ``kind``, ``stats_of``: of the topic's subscriptions."""
+    with topic.lock:
+        producers, producing = list(topic.producers), len(topic.producers)
+        attached = list(topic.subscriptions.items())
+    subscriptions = {name: stats_of(each, rates) for name, each in call.work.each(attached) if isinstance(each, kind)}
+    publishers = [publisher_stats(producer, rates) for producer in call.work.each(producers[:producing])]
+    return {
+        **summed_rates(publishers, subscriptions.values()),
+        "msgOutCounter": sum(each["msgOutCounter"] for each in subscriptions.values()),
+        "bytesOutCounter": sum(each["bytesOutCounter"] for each in subscriptions.values()),
+        "publishers": publishers,
+        "waitingPublishers": len(producers) - producing,
+        "subscriptions": subscriptions,
+        "replication": {},
+        "ownerBroker": "",
     }
 
 

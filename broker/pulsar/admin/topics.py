@@ -13,17 +13,17 @@ from broker.pulsar.admin.calls import (
     json_object,
     last_entry,
     loaded,
-    may_describe,
     message_id_json,
     name_to_create,
-    namespace_name,
     number,
     partitions_to_create,
     require_creation,
     require_existing,
     require_topic,
     route,
+    routes_of_topics,
     topic_name,
+    visible,
     waited_for,
 )
 from broker.pulsar.admin.non_persistent import NonPersistent
@@ -54,16 +54,8 @@ class Topics:
 
     def routes(self) -> list[Route]:
         return [
-            route("GET", BASE, self.names),
-            route("GET", BASE + "/partitioned", self.list_partitioned),
+            *routes_of_topics(BASE, self),
             route("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics", self.list_by_mode),
-            route("PUT", TOPIC, self.create),
-            route("DELETE", TOPIC, self.delete),
-            route("GET", TOPIC + "/partitions", self.partitions),
-            route("PUT", TOPIC + "/partitions", self.create_partitioned),
-            route("POST", TOPIC + "/partitions", self.add_partitions),
-            route("DELETE", TOPIC + "/partitions", self.delete_partitioned),
-            route("PUT", TOPIC + "/unload", self.unload),
             route("POST", TOPIC + "/terminate", self.terminate),
             route("POST", TOPIC + "/terminate/partitions", self.terminate_partitions),
             route("PUT", TOPIC + "/compaction", self.compact),
@@ -92,11 +84,7 @@ class Topics:
         return _names(call, chain(persistent, self._passing.visible(call) if mode != "PERSISTENT" else ()))
 
     def _visible(self, call: Call) -> Iterable[TopicName]:
-        namespace = namespace_name(call)
-        self._context.namespaces.require(namespace)
-        for name in call.work.each(self._context.topics.topics(namespace)):
-            if may_describe(self._context, call, name):
-                yield name
+        return visible(self._context, call, self._context.topics)
 
     # -- creating and deleting ----------------------------------------------------------------------------------------
 

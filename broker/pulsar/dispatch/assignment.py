@@ -24,9 +24,10 @@ from typing import Protocol
 
 import attrs
 
-from broker.delivery.in_flight import Owner, Record
-from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
+from broker.delivery.in_flight import InFlight, Owner, Record
+from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
 from broker.pulsar.entry import Entry
+from broker.pulsar.subscriptions.cursor import Cursor
 
 # The tag of a record of whose entry only the time of delivery is known. All other tags belong to the assignment.
 UNKNOWN = -1
@@ -42,63 +43,6 @@ class Sent:
     left: Entry | None = (
         None  # the first entry that was neither sent nor put with the waiting entries, like all after it
     )
-
-
-class Assignment(Protocol):
-    # -- consumers --
-
-    def join(self, consumer: Consumer) -> None:
-        """Raises a Refusal; then nothing has changed."""
-
-    def leave(self, consumer: Consumer) -> None:
-        """The consumer's records are released a little later, one at a time."""
-
-    def offer(self, consumer: Consumer) -> None:
-        """The consumer is available, and perhaps was not before."""
-
-    def anyone(self) -> bool:
-        """Whether any consumer is available."""
-
-    def room(self, entries: int, messages_per_entry: float) -> int:
-        """About how many entries could be sent, at most ``entries``. Not 0 if a consumer is available."""
-
-    # -- waiting entries --
-
-    def put(self, record: Record) -> None:
-        """This record waits from now on."""
-
-    def acknowledged(self, record: Record) -> None:
-        """This waiting record is acknowledged."""
-
-    def freed(self, record: Record, owner: Owner) -> None:
-        """``owner`` no longer has this record."""
-
-    def ready(self) -> bool:
-        """Whether ``take`` would probably return an offset; a quick estimate."""
-
-    def take(self, most: int, messages_per_entry: float) -> list[int]:
-        """The offsets of at most ``most`` waiting entries that could be sent now, ascending. Until ``taken_back`` they are not
-        taken again."""
-
-    def taken_back(self, offsets: Sequence[int]) -> None:
-        """The entries that ``take`` returned have been read, or could not be: those still waiting may be taken again."""
-
-    @property
-    def full(self) -> bool:
-        """So many entries wait for certain consumers that no new entries may be read."""
-
-    @property
-    def waiting(self) -> int:
-        """The number of waiting entries."""
-
-    # -- read entries --
-
-    def send(self, entries: Iterable[Entry], messages: int, size: int, *, new: bool) -> Sent:
-        """Acquire each entry for a consumer, or have it wait, until ``messages`` messages or ``size`` bytes are sent. ``new``:
-        the entries are not in the table."""
-
-    def clear(self) -> None:
-        """There are no consumers and no records any more."""
 
 
 # Consumers of a priority whose permits are checked to estimate how much to read.
@@ -190,3 +134,79 @@ class Turns:
             if room >= entries:
                 return entries
         return room
+
+
+class Assignment(Protocol):
+    """What both assignments have, and what they differ in."""
+
+    __slots__ = ("_cursor", "_in_flight", "_settings", "_turns", "waiting")
+
+    _cursor: Cursor
+    _settings: DispatchSettings
+    _in_flight: InFlight
+    _turns: Turns
+    waiting: int  # the number of waiting entries
+
+    def __init__(self, cursor: Cursor, settings: DispatchSettings, in_flight: InFlight) -> None:
+        self._cursor = cursor
+        self._settings = settings
+        self._in_flight = in_flight
+        self._turns = Turns()
+        self.waiting = 0
+
+    # -- consumers --
+
+    def join(self, consumer: Consumer) -> None:
+        """Raises a Refusal; then nothing has changed."""
+
+    def leave(self, consumer: Consumer) -> None:
+        """The consumer's records are released a little later, one at a time."""
+
+    def offer(self, consumer: Consumer) -> None:
+        """The consumer is available, and perhaps was not before."""
+
+    def anyone(self) -> bool:
+        """Whether any consumer is available."""
+        return self._turns.first() is not None
+
+    def room(self, entries: int, messages_per_entry: float) -> int:
+        """About how many entries could be sent, at most ``entries``. Not 0 if a consumer is available."""
+        return self._turns.room(entries, messages_per_entry)
+
+    # -- waiting entries --
+
+    def put(self, record: Record) -> None:
+        """This record waits from now on."""
+
+    def acknowledged(self, record: Record) -> None:
+        """This waiting record is acknowledged."""
+
+    def freed(self, record: Record, owner: Owner) -> None:
+        """``owner`` no longer has this record."""
+
+    def ready(self) -> bool:
+        """Whether ``take`` would probably return an offset; a quick estimate."""
+
+    def take(self, most: int, messages_per_entry: float) -> list[int]:
+        """The offsets of at most ``most`` waiting entries that could be sent now, ascending. Until ``taken_back`` they are not
+        taken again."""
+
+    def taken_back(self, offsets: Sequence[int]) -> None:
+        """The entries that ``take`` returned have been read, or could not be: those still waiting may be taken again."""
+
+    @property
+    def full(self) -> bool:
+        """So many entries wait for certain consumers that no new entries may be read."""
+
+    def _waits(self, offset: int) -> bool:
+        record = self._in_flight.records.get(offset)
+        return record is not None and record.owner is None
+
+    # -- read entries --
+
+    def send(self, entries: Iterable[Entry], messages: int, size: int, *, new: bool) -> Sent:
+        """Acquire each entry for a consumer, or have it wait, until ``messages`` messages or ``size`` bytes are sent. ``new``:
+        the entries are not in the table."""
+
+    def clear(self) -> None:
+        """There are no consumers and no records any more."""

@@ -29,14 +29,15 @@ The key of a delayed entry is unknown until the entry is read; until then it wai
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 
 from broker.delivery.in_flight import InFlight, Owner, Record
 from broker.delivery.sorted_offsets import OffsetQueue
-from broker.pulsar.dispatch.assignment import UNKNOWN, Sent, Turns
+from broker.pulsar.dispatch.assignment import UNKNOWN, Assignment, Sent
 from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
-from broker.pulsar.dispatch.key_ranges import Halves, KeyRanges, Points, Ranges, Sticky
+from broker.pulsar.dispatch.key_ranges import KeyRanges, Ranges, key_ranges
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
 from broker.pulsar.dispatch.rate_limit import RateLimit
 from broker.pulsar.entry import Entry
@@ -56,34 +57,18 @@ class _Lane:
         self.home: Consumer | None = None  # the consumer at which the lane is queued
 
 
-class ByKey:
-    __slots__ = (
-        "_busy",
-        "_cursor",
-        "_homes",
-        "_in_flight",
-        "_lanes",
-        "_members",
-        "_out_of_order",
-        "_ranges",
-        "_runnable",
-        "_settings",
-        "_taken",
-        "_turns",
-        "_unknown",
-        "waiting",
-    )
+class ByKey(Assignment):
+    """The turns only serve to find an available consumer."""
+
+    __slots__ = ("_busy", "_homes", "_lanes", "_members", "_out_of_order", "_ranges", "_runnable", "_taken", "_unknown")
 
     def __init__(
         self, cursor: Cursor, settings: DispatchSettings, in_flight: InFlight, ranges: KeyRanges, *, out_of_order: bool
     ) -> None:
-        self._cursor = cursor
-        self._settings = settings
-        self._in_flight = in_flight
+        super().__init__(cursor, settings, in_flight)
         self._ranges = ranges
         self._out_of_order = out_of_order
         self._members = 0
-        self._turns = Turns()  # only to find an available consumer
         self._busy: dict[
             int, tuple[Consumer, int]
         ] = {}  # hash -> the consumer that has entries of it, and their number
@@ -93,7 +78,6 @@ class ByKey:
         self._runnable: OrderedDict[Consumer, None] = OrderedDict()
         self._unknown = OffsetQueue()
         self._taken: dict[int, _Lane | None] = {}  # offsets being read, with their lanes; None: out of ``_unknown``
-        self.waiting = 0
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
@@ -112,12 +96,6 @@ class ByKey:
         self._turns.offer(consumer)
         if consumer in self._homes:
             self._runnable[consumer] = None
-
-    def anyone(self) -> bool:
-        return self._turns.first() is not None
-
-    def room(self, entries: int, messages_per_entry: float) -> int:
-        return self._turns.room(entries, messages_per_entry)
 
     def _place_anew(self, moved: Ranges) -> None:
         """The hashes in these ranges have another owner."""
@@ -215,10 +193,6 @@ class ByKey:
     def full(self) -> bool:
         settings = self._settings
         return self.waiting >= min(settings.look_ahead_per_consumer * self._members, settings.look_ahead_max)
-
-    def _waits(self, offset: int) -> bool:
-        record = self._in_flight.records.get(offset)
-        return record is not None and record.owner is None
 
     # -- lanes --------------------------------------------------------------------------------------------------------
 
@@ -370,15 +344,5 @@ class KeyShared(ManyConsumers):
         sticky: bool = False,
         out_of_order: bool = False,
     ) -> None:
-        in_flight = InFlight(
-            owner_max=settings.unacked_max_per_consumer, total_max=settings.unacked_max_per_subscription
-        )
-        ranges: KeyRanges
-        if sticky:
-            ranges = Sticky()
-        elif settings.consistent_hashing:
-            ranges = Points(settings.hash_points)
-        else:
-            ranges = Halves()
-        assignment = ByKey(cursor, settings, in_flight, ranges, out_of_order=out_of_order)
-        super().__init__(cursor, settings, in_flight, assignment, delayed, limit)
+        assign = partial(ByKey, ranges=key_ranges(settings, sticky=sticky), out_of_order=out_of_order)
+        super().__init__(assign, cursor, settings, delayed, limit)

@@ -17,6 +17,19 @@ import attrs
 
 from broker.delivery.in_flight import Owner
 from broker.pulsar.entry import Entry
+from protocol.pulsar.pulsar_pb2 import CommandSubscribe
+
+SubType = CommandSubscribe.SubType
+SINGLE_ACTIVE = frozenset({SubType.Exclusive, SubType.Failover})
+NAMES = {number: name for name, number in SubType.items()}
+
+
+@attrs.frozen
+class KeySharedPolicy:
+    """The policy that all consumers of a Key_Shared subscription must have in common."""
+
+    sticky: bool = False  # each consumer names its ranges of hashes
+    out_of_order: bool = False
 
 
 class Now(NamedTuple):

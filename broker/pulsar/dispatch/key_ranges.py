@@ -24,7 +24,7 @@ from heapq import heappop, heappush
 from struct import unpack
 from typing import Protocol
 
-from broker.pulsar.dispatch.dispatcher import Consumer
+from broker.pulsar.dispatch.dispatcher import Consumer, DispatchSettings
 from broker.pulsar.refusals import ConsumerAssignError
 
 LAST = 65_535
@@ -205,6 +205,12 @@ class Sticky:
         self._starts = [first for first, _, _ in triples]
         self._ends = [last for _, last, _ in triples]
         self._consumers = [consumer for _, _, consumer in triples]
+
+
+def key_ranges(settings: DispatchSettings, *, sticky: bool) -> KeyRanges:
+    if sticky:
+        return Sticky()
+    return Points(settings.hash_points) if settings.consistent_hashing else Halves()
 
 
 def _start(triple: tuple[int, int, Consumer]) -> int:

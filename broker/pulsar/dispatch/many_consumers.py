@@ -45,7 +45,7 @@ tests/faults/test_pulsar_dispatch.py,
 tests/delivery/test_chores.py.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from math import inf
 
 from broker.delivery.in_flight import InFlight, Record
@@ -201,17 +201,18 @@ class ManyConsumers:
 
     def __init__(
         self,
+        assign: Callable[[Cursor, DispatchSettings, InFlight], Assignment],
         cursor: Cursor,
         settings: DispatchSettings,
-        in_flight: InFlight,
-        assignment: Assignment,
-        delayed: DelayedTracker | None,
-        limit: RateLimit | None,
+        delayed: DelayedTracker | None = None,
+        limit: RateLimit | None = None,
     ) -> None:
         self._cursor = cursor
         self._settings = settings
-        self.in_flight = in_flight  # for statistics
-        self._assignment = assignment
+        self.in_flight = InFlight(  # read for statistics, too
+            owner_max=settings.unacked_max_per_consumer, total_max=settings.unacked_max_per_subscription
+        )
+        self._assignment = assign(cursor, settings, self.in_flight)
         self._delayed = delayed
         self._limit = limit
         self.consumers: list[Consumer] = []

@@ -13,14 +13,13 @@ their later chunks go to any consumer; the client that gets them drops the incom
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from broker.delivery.in_flight import InFlight, Owner, Record
 from broker.delivery.sorted_offsets import OffsetQueue
-from broker.pulsar.dispatch.assignment import Sent, Turns
-from broker.pulsar.dispatch.delayed import DelayedTracker
+from broker.pulsar.dispatch.assignment import Assignment, Sent
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
-from broker.pulsar.dispatch.rate_limit import RateLimit
 from broker.pulsar.entry import Chunk, Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 
@@ -54,29 +53,15 @@ _new = tuple.__new__
 _PARKED = 1
 
 
-class RoundRobin:
-    __slots__ = (
-        "_chunks",
-        "_cursor",
-        "_in_flight",
-        "_parked",
-        "_parked_count",
-        "_queue",
-        "_settings",
-        "_turns",
-        "waiting",
-    )
+class RoundRobin(Assignment):
+    __slots__ = ("_chunks", "_parked", "_parked_count", "_queue")
 
     def __init__(self, cursor: Cursor, settings: DispatchSettings, in_flight: InFlight) -> None:
-        self._cursor = cursor
-        self._settings = settings
-        self._in_flight = in_flight
-        self._turns = Turns()
+        super().__init__(cursor, settings, in_flight)
         self._queue = OffsetQueue()  # waiting entries that are not parked
         self._chunks: Chunks | None = None  # few topics have chunked messages
         self._parked: dict[Consumer, list[int]] = {}
         self._parked_count = 0
-        self.waiting = 0
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
@@ -91,12 +76,6 @@ class RoundRobin:
         self._turns.offer(consumer)
         if consumer in self._parked:
             self._unpark(consumer)
-
-    def anyone(self) -> bool:
-        return self._turns.first() is not None
-
-    def room(self, entries: int, messages_per_entry: float) -> int:
-        return self._turns.room(entries, messages_per_entry)
 
     # -- waiting entries ----------------------------------------------------------------------------------------------
 
@@ -125,10 +104,6 @@ class RoundRobin:
     @property
     def full(self) -> bool:
         return self._parked_count >= self._settings.look_ahead_max
-
-    def _waits(self, offset: int) -> bool:
-        record = self._in_flight.records.get(offset)
-        return record is not None and record.owner is None
 
     def _park(self, entry: Entry, record: Record | None, consumer: Consumer) -> None:
         if record is None:
@@ -212,19 +187,5 @@ class RoundRobin:
         return turn if consumer is None or consumer.left else consumer
 
 
-class Shared(ManyConsumers):
-    """The cursor is read from ``acknowledged_before`` on."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        cursor: Cursor,
-        settings: DispatchSettings,
-        delayed: DelayedTracker | None = None,
-        limit: RateLimit | None = None,
-    ) -> None:
-        in_flight = InFlight(
-            owner_max=settings.unacked_max_per_consumer, total_max=settings.unacked_max_per_subscription
-        )
-        super().__init__(cursor, settings, in_flight, RoundRobin(cursor, settings, in_flight), delayed, limit)
+# The cursor is read from ``acknowledged_before`` on.
+Shared = partial(ManyConsumers, RoundRobin)

@@ -30,9 +30,11 @@ from broker.pulsar.consumer_calls import (
     success_when_saved,
 )
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.dispatch.dispatcher import NAMES, SINGLE_ACTIVE, KeySharedPolicy, SubType
 from broker.pulsar.entry import Entry
 from broker.pulsar.handlers import schemas
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription, PassingConsumer
+from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.refusals import (
     ConsumerAssignError,
     ConsumerBusy,
@@ -45,7 +47,6 @@ from broker.pulsar.refusals import (
 from broker.pulsar.rights import require_creation, require_subscription, require_topic
 from broker.pulsar.subscriptions.acknowledging import Acknowledging
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
-from broker.pulsar.subscriptions.dispatchers import NAMES, SINGLE_ACTIVE, KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.locating import locate, offset_at, offset_of
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Busy, Join, Missing
@@ -78,21 +79,16 @@ def handle_subscribe(call: Call) -> None:
             raise NotAllowed("The connection has another consumer of this number.")
         call.success()
         return
-    if not name.persistent:
-        passing = context.nonpersistent.get(name)
-        if passing is None:
-            if body.force_topic_creation:
-                require_creation(context, call.connection, name)
-            passing = context.nonpersistent.get_or_create(name, create=body.force_topic_creation)
-        _check_policies(call, passing, join)
-        _attach(call, partial(context.nonpersistent.join, passing, call.state, join))
-        return
-    topic = context.topics.get(name)
+    topics = context.of_domain(name)
+    topic = topics.get(name)
     if topic is None:
         if body.force_topic_creation:
             require_creation(context, call.connection, name)
-        topic = context.topics.get_or_create(name, create=body.force_topic_creation)
+        topic = topics.get_or_create(name, create=body.force_topic_creation)
     _check_policies(call, topic, join)
+    if isinstance(topic, NonPersistentTopic):
+        _attach(call, partial(context.nonpersistent.join, topic, call.state, join))
+        return
     schemas.of_consumer(context, topic, body, str(call.connection.principal))
     try:
         _join_at(call, topic, join, None)

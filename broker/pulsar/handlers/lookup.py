@@ -20,6 +20,7 @@ tests/pulsar/subscriptions/test_consuming.py.
 """
 
 from functools import partial
+from typing import Any
 
 from broker.config import Listener
 from broker.errors import Refusal, StorageError
@@ -47,6 +48,7 @@ from protocol.pulsar.pulsar_pb2 import (
 )
 
 Response = CommandLookupTopicResponse
+MetadataResponse = CommandPartitionedTopicMetadataResponse
 
 
 def handle_lookup(call: Call) -> None:
@@ -87,22 +89,12 @@ def _url(context: PulsarContext, listener: Listener, peer: Peer) -> str:
     return f"pulsar{'+ssl' * listener.ssl}://{host}:{port}"
 
 
-def on_error_lookup(call: Call, error: Refusal | StorageError) -> None:
-    call.reply(
-        Type.LOOKUP_RESPONSE,
-        Response(
-            request_id=call.body.request_id,
-            response=Response.LookupType.Failed,
-            error=code_of(error),
-            message=str(error),
-        ),
-    )
+def _refuse(type: int, answer: Any, call: Call, error: Refusal | StorageError) -> None:
+    failed = answer.LookupType.Failed
+    call.reply(type, answer(request_id=call.body.request_id, response=failed, error=code_of(error), message=str(error)))
 
 
-LOOKUP = Command(Type.LOOKUP, handle_lookup, on_error=on_error_lookup)
-
-
-MetadataResponse = CommandPartitionedTopicMetadataResponse
+LOOKUP = Command(Type.LOOKUP, handle_lookup, on_error=partial(_refuse, Type.LOOKUP_RESPONSE, Response))
 
 
 def handle_partitioned_metadata(call: Call) -> None:
@@ -110,7 +102,7 @@ def handle_partitioned_metadata(call: Call) -> None:
     name = parse_topic(body.topic)
     context.topics.check_namespace(name)
     require_topic(context, call.connection, Operation.DESCRIBE, name)
-    partitions = (context.topics if name.persistent else context.nonpersistent).partitions(name)
+    partitions = context.of_domain(name).partitions(name)
     if partitions is None:
         if not body.metadata_auto_creation_enabled:
             raise TopicNotFound(f"Topic {name} does not exist")
@@ -135,24 +127,12 @@ def inline_partitioned_metadata(context: PulsarContext, request: PulsarRequest) 
     return not context.topics.creates_partitioned(name) or context.topics.partitions(name) is not None
 
 
-def on_error_partitioned_metadata(call: Call, error: Refusal | StorageError) -> None:
-    call.reply(
-        Type.PARTITIONED_METADATA_RESPONSE,
-        MetadataResponse(
-            request_id=call.body.request_id,
-            response=MetadataResponse.LookupType.Failed,
-            error=code_of(error),
-            message=str(error),
-        ),
-    )
-
-
 PARTITIONED_METADATA = Command(
     Type.PARTITIONED_METADATA,
     handle_partitioned_metadata,
     inline=inline_partitioned_metadata,
     lane=ADMIN,
-    on_error=on_error_partitioned_metadata,
+    on_error=partial(_refuse, Type.PARTITIONED_METADATA_RESPONSE, MetadataResponse),
 )
 
 
@@ -165,7 +145,7 @@ def handle_topics_of_namespace(call: Call) -> None:
     if body.mode != CommandGetTopicsOfNamespace.Mode.PERSISTENT:
         names += context.nonpersistent.topics(namespace)
     if context.authorizer is not None:
-        names = [name for name in names if _may_see(call, name)]
+        names = [name for name in names if _may_see(context, call.connection, context.kafka_name(name))]
     texts = [str(name) for name in names]
     response = CommandGetTopicsOfNamespaceResponse(request_id=body.request_id, filtered=False)
     if body.topics_hash:
@@ -176,15 +156,9 @@ def handle_topics_of_namespace(call: Call) -> None:
     call.reply(Type.GET_TOPICS_OF_NAMESPACE_RESPONSE, response)
 
 
-def _may_see(call: Call, name: TopicName) -> bool:
-    return may(
-        call.context,
-        call.connection,
-        Operation.DESCRIBE,
-        ResourceType.TOPIC,
-        call.context.kafka_name(name),
-        audited=False,
-    )
+def _may_see(context: PulsarContext, connection: Connection, topic: str) -> bool:
+    """``topic``: the name in Kafka."""
+    return may(context, connection, Operation.DESCRIBE, ResourceType.TOPIC, topic, audited=False)
 
 
 TOPICS_OF_NAMESPACE = Command(Type.GET_TOPICS_OF_NAMESPACE, handle_topics_of_namespace, inline=False, lane=ADMIN)
@@ -192,7 +166,7 @@ TOPICS_OF_NAMESPACE = Command(Type.GET_TOPICS_OF_NAMESPACE, handle_topics_of_nam
 
 def handle_watch_topic_list(call: Call) -> None:
     body, watches = call.body, call.context.watches
-    may_see = partial(_watch_topic_list_may_see, call.context, call.connection)
+    may_see = partial(_may_see, call.context, call.connection)
     namespace = check_namespace(body.namespace)
     watch = watches.begin(call.state, body.watcher_id, namespace, body.topics_pattern, may_see)
     topics = watch.topics
@@ -211,10 +185,6 @@ def handle_watch_topic_list(call: Call) -> None:
 def close_watch_topic_list(call: Call) -> None:
     call.context.watches.end(call.state, call.body.watcher_id)
     call.success()
-
-
-def _watch_topic_list_may_see(context: PulsarContext, connection: Connection, topic: str) -> bool:
-    return may(context, connection, Operation.DESCRIBE, ResourceType.TOPIC, topic, audited=False)
 
 
 WATCH_TOPIC_LIST = (

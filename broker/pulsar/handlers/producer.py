@@ -29,7 +29,7 @@ from broker.pulsar.producers.producers import Access, Admitted, NameTaken
 from broker.pulsar.producers.publishing import publish
 from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ProducerFenced, ServiceNotReady, TopicTerminated
 from broker.pulsar.rights import require_creation, require_subscription, require_topic
-from broker.pulsar.topic_names import TopicName, parse_topic
+from broker.pulsar.topic_names import parse_topic
 from broker.pulsar.topics.topic import AnyTopic, Topic
 from broker.security.acl import Operation
 from broker.security.client_quotas import Kind
@@ -52,21 +52,25 @@ def handle_producer(call: Call) -> None:
             raise ServiceNotReady("Producer is already present on the connection")
         call.reply(Type.PRODUCER_SUCCESS, _success(context, known, body.request_id))
         return
-    if not name.persistent:
-        _make(call, _passing_topic(call, name), b"")
-        return
-    topic = context.topics.get(name)
+    topics = context.of_domain(name)
+    topic = topics.get(name)
     if topic is None:
         require_creation(context, call.connection, name)
-        topic = context.topics.get_or_create(name)
-    policies = context.policies.of(topic.name.namespace, topic.log.topic_id)
+        topic = topics.get_or_create(name)
+    policies = context.policies.of(name.namespace, topic.topic_id)
     if policies.encryption_required and not body.encrypted:
         raise MetadataInvalid("Encryption is required in this topic")
+    first = body.initial_subscription_name
+    if isinstance(topic, NonPersistentTopic):
+        if first:
+            require_subscription(context, call.connection, name, first)
+            context.nonpersistent.subscribe(topic, first)
+        _make(call, topic, b"")
+        return
     check_producer(topic, policies.backlog_quota, context.clock.time_ms())
     schema_version = schemas.of_producer(context, topic, body, str(call.connection.principal))
     topic.log.allow_entries()
     context.deduplications.prepare(topic)
-    first = body.initial_subscription_name
     if not first or first in topic.subscriptions:
         _make(call, topic, schema_version)
         return
@@ -80,21 +84,6 @@ def handle_producer(call: Call) -> None:
         _make(call, topic, schema_version)
 
     context.subscriptions.create(topic, first, topic.log.log_start_offset, answering(call, subscribed))
-
-
-def _passing_topic(call: Call, name: TopicName) -> NonPersistentTopic:
-    """The topic, whose messages are not kept. Raises a Refusal."""
-    context, body = call.context, call.body
-    topic = context.nonpersistent.get(name)
-    if topic is None:
-        require_creation(context, call.connection, name)
-        topic = context.nonpersistent.get_or_create(name)
-    if context.policies.of(name.namespace, topic.topic_id).encryption_required and not body.encrypted:
-        raise MetadataInvalid("Encryption is required in this topic")
-    if body.initial_subscription_name:
-        require_subscription(context, call.connection, name, body.initial_subscription_name)
-        context.nonpersistent.subscribe(topic, body.initial_subscription_name)
-    return topic
 
 
 def _make(call: Call, topic: AnyTopic, schema_version: bytes) -> None:
@@ -254,7 +243,7 @@ CLOSE_PRODUCER = Command(Type.CLOSE_PRODUCER, handle_close_producer)
 
 
 # The largest metadata that the processor parses: 1 to 2 ms, if all of it is properties. Several SENDs that are handled together
-# are less than 256 KiB (``session.py``).
+# are less than 256 KiB (``connection.py``).
 _METADATA_MAX = 48 * 1024
 # The longest time that a connection above a publish rate is not read, because clients close a connection on which their PINGs
 # are not answered within 30 s. Its debt stays.

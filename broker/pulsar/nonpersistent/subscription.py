@@ -30,17 +30,15 @@ import attrs
 from broker.network.quota import DeliveryQuota
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.assignment import Turns
-from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
-from broker.pulsar.dispatch.key_ranges import Halves, KeyRanges, Points, Sticky
+from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings, KeySharedPolicy, SubType
+from broker.pulsar.dispatch.key_ranges import key_ranges
 from broker.pulsar.dispatch.single_active import Choice, OneOfMany, OnlyOne
 from broker.pulsar.entry import Entry
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
-from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
+from broker.pulsar.refusals import NotAllowed
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
-from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
-from broker.pulsar.subscriptions.subscriptions import Busy, Join
+from broker.pulsar.subscriptions.subscriptions import Join, check_join, connect
 from broker.runtime.threads import Lock
-from protocol.pulsar.deliveries import Deliveries
 
 # Bytes that were passed to the connection and have not left. From _ASK_BYTES on, the processor is asked how many have left; from
 # _UNSENT_MAX on, nothing more is passed to the connection.
@@ -162,13 +160,7 @@ class ByHash:
     active: Consumer | None = None
 
     def __init__(self, settings: DispatchSettings, *, sticky: bool) -> None:
-        self._ranges: KeyRanges
-        if sticky:
-            self._ranges = Sticky()
-        elif settings.consistent_hashing:
-            self._ranges = Points(settings.hash_points)
-        else:
-            self._ranges = Halves()
+        self._ranges = key_ranges(settings, sticky=sticky)
 
     def join(self, consumer: Consumer) -> None:
         self._ranges.join(consumer)
@@ -227,44 +219,18 @@ class NonPersistentSubscription:
     ) -> PassingConsumer:
         """Add a consumer. The topic's lock is held. Raises a Refusal; after Busy a second try may succeed."""
         with self.lock:
-            self._check(join)
+            check_join(self, join)
             if not self.connected and (self._chooser is None or (self.kind, self.policy) != (join.kind, join.policy)):
                 self._chooser = self._new_chooser(join, settings)
                 self.kind, self.policy = join.kind, join.policy
             assert self._chooser is not None
-            connected = PassingConsumer(
-                connection,
-                join.consumer_id,
-                self,
-                Deliveries(join.consumer_id, self.topic.ledger, self.topic.partition),
-                self.topic.line,
-                since_ms,
-                quota,
-                epoch=join.epoch,
-                metadata=dict(join.metadata),
-            )
-            connected.consumer = Consumer(
-                id=connected, name=join.consumer_name, owner=connected, priority=join.priority, ranges=join.ranges
-            )
+            connected = connect(PassingConsumer, connection, join, self, self.topic.line, since_ms, quota)
             before = self._chooser.active
             self._chooser.join(connected.consumer)
             self.connected[connected] = None
             if join.kind == SubType.Failover:
                 self._tell_active(before, connected)
             return connected
-
-    def _check(self, join: Join) -> None:
-        if self.closed:
-            raise ServiceNotReady("The subscription is being closed; try again.")
-        if self.durable != join.durable:
-            raise NotAllowed("A subscription with the same name exists, and only one of the two is durable.")
-        if self.connected:
-            if self.kind != join.kind:
-                raise ConsumerBusy("Subscription is of different type")
-            if self.policy != join.policy:
-                raise ConsumerBusy("Subscription is of different type: another Key_Shared policy")
-            if join.kind == SubType.Exclusive:
-                raise Busy(next(iter(self.connected)))
 
     def _new_chooser(self, join: Join, settings: DispatchSettings) -> Chooser:
         """Raises NotAllowed for an unknown type."""

@@ -18,13 +18,10 @@ from uuid import UUID
 
 import attrs
 
-from broker.pulsar.dispatch.rate_limit import DispatchRate
 from broker.pulsar.entries.cache import OVERHEAD_BYTES
 from broker.pulsar.entry import Entry
-from broker.pulsar.producers.producers import Producers
-from broker.pulsar.refusals import ServiceNotReady
 from broker.pulsar.subscriptions.waker import Line
-from broker.pulsar.topic_names import TopicName
+from broker.pulsar.topics.topic import AnySubscription, AnyTopic
 from broker.runtime.threads import Lock
 
 # The maximum number of subscriptions that the thread that received the messages serves itself, which takes about 0.3 ms at most.
@@ -36,35 +33,21 @@ _NO_TOPIC = UUID(int=0)
 _NO_BOUND = 1 << 62
 
 
-class PassingSubscription(Protocol):
-    """A subscription as its topic sees it. ``subscription.py`` has the class."""
+class PassingSubscription(AnySubscription, Protocol):
+    """``subscription.py`` has the class."""
 
     @property
     def name(self) -> str: ...
 
-    @property
-    def has_consumers(self) -> bool: ...
-
-    @property
-    def consumer_count(self) -> int: ...
-
     def pass_on(self, entries: Sequence[Entry]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @attrs.define(eq=False, repr=False)
-class NonPersistentTopic:
-    name: TopicName  # of this partition
+class NonPersistentTopic(AnyTopic):
     line: Line
     kafka_name: str  # for checking rights only: Kafka has no such topic
-    producers: Producers = attrs.Factory(Producers)
     # Replaced as a whole, so that ``publish`` needs no lock.
     subscriptions: Mapping[str, PassingSubscription] = attrs.Factory(dict)
-    lock: Lock = attrs.Factory(Lock)
-    publish_rate: DispatchRate = attrs.Factory(DispatchRate)  # of all producers; set when the topic is created
-    closed: bool = False  # if so, get the topic from the registry again
-    idle_since: float = 0.0  # Clock.monotonic() s
     messages_in: int = 0
     bytes_in: int = 0
     dropped: int = 0  # messages that were passed to no subscription, because too many bytes waited
@@ -76,31 +59,15 @@ class NonPersistentTopic:
         deque
     )  # subscriptions that have yet to get the first of ``_waiting``
 
-    # Attributes that persistent topics have, too (``topics/topic.py``).
     ledger = 0
     terminated = False
-    deduplication = None
     durable_offset = _NO_BOUND  # receipts wait for nothing
     entry_bytes_max = _NO_BOUND
     topic_id = _NO_TOPIC
 
     @property
-    def partition(self) -> int:
-        """As in message ids: -1 for a topic that is not partitioned."""
-        return self.name.partition
-
-    @property
     def entries_in(self) -> int:
         return self._next_entry
-
-    @property
-    def in_use(self) -> bool:
-        return self.producers.in_use or any(subscription.has_consumers for subscription in self.subscriptions.values())
-
-    def check_open(self) -> None:
-        """Raises ServiceNotReady if this is no longer the topic of its name. ``lock`` is held."""
-        if self.closed:
-            raise ServiceNotReady("The topic is being unloaded; look it up again.")
 
     def add(self, subscription: PassingSubscription) -> None:
         """``lock`` is held."""

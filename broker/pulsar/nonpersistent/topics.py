@@ -4,8 +4,8 @@ Such a topic exists from a client's first request for it until no client has bee
 or unloaded. Only the number of partitions of a partitioned topic is stored: a document of the catalogue for each, of kind
 "pulsar-non-persistent" by TENANT/NAMESPACE/TOPIC. Kafka's clients do not see these topics.
 
-Any thread. Only methods that write the catalogue block; they say so. ``_lock`` guards the tables and is held for moments;
-``_making`` is held while a document is written.
+Any thread. Only methods that write the catalogue block; they say so. ``_lock`` is held for moments, to make
+a topic or to change a number of partitions; ``_making`` is held while a document is written.
 
 Tests: tests/pulsar/nonpersistent/test_topics.py.
 """
@@ -21,10 +21,11 @@ from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription, PassingConsumer
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.policies.store import PolicyLimits
-from broker.pulsar.refusals import ConsumerBusy, NotAllowed, TooManyRequests, TopicNotFound
-from broker.pulsar.subscriptions.subscriptions import Join
+from broker.pulsar.refusals import NotAllowed, TooManyRequests, TopicNotFound
+from broker.pulsar.subscriptions.subscriptions import Join, check_consumers, check_subscriptions
 from broker.pulsar.subscriptions.waker import Waker
 from broker.pulsar.topic_names import NON_PERSISTENT, TopicName, kafka_name, parse_topic
+from broker.pulsar.topics.topic import LoadedTopics
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
@@ -37,8 +38,6 @@ TOPICS_MAX: Final = 100_000
 PARTITIONED_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 10_000
 ALL_PARTITIONS_MAX: Final = 100_000  # listing each of them takes 0.3 s
-# How long (s) a topic is unused before it is forgotten, and the interval between the sweeps.
-_IDLE_S = 60.0
 
 
 class NonPersistentTopics:
@@ -58,17 +57,15 @@ class NonPersistentTopics:
         tenant/namespace, by using them. ``quota``: of clients; None if they have none."""
         self._catalogue = catalogue
         self._clock = clock
-        self._timer = timer
         self._waker = waker
         self._limits = limits
         self._require_namespace = require_namespace
         self._on_demand = on_demand
         self._quota = quota
-        self._topics: dict[TopicName, NonPersistentTopic] = {}
+        self._topics: LoadedTopics[NonPersistentTopic] = LoadedTopics(clock, timer, self.close)
         self._partitions: dict[TopicName, int] = {}
         self._lock = Lock()
         self._making = Lock()
-        self._sweeping = False
 
     def load(self) -> None:
         """Read the catalogue. Raises StorageError."""
@@ -83,12 +80,10 @@ class NonPersistentTopics:
 
     def get(self, name: TopicName) -> NonPersistentTopic | None:
         """The topic if it is loaded."""
-        topic = self._topics.get(name)
-        return None if topic is None or topic.closed else topic
+        return self._topics.get(name)
 
     def loaded(self) -> list[NonPersistentTopic]:
-        with self._lock:
-            return list(self._topics.values())
+        return self._topics.all()
 
     def partitions(self, name: TopicName) -> int | None:
         """The number of partitions, 0 if the topic is not partitioned, None if it does not exist."""
@@ -109,7 +104,7 @@ class NonPersistentTopics:
     def topics(self, namespace: str) -> list[TopicName]:
         """All topics of a namespace, with each partition."""
         with self._lock:
-            names = dict.fromkeys(name for name in self._topics if name.namespace == namespace)
+            names = dict.fromkeys(topic.name for topic in self.loaded() if topic.name.namespace == namespace)
             for whole, count in self._partitions.items():
                 if whole.namespace == namespace:
                     names.update(dict.fromkeys(whole.of_partition(number) for number in range(count)))
@@ -120,9 +115,8 @@ class NonPersistentTopics:
     def get_or_create(self, name: TopicName, *, create: bool = True) -> NonPersistentTopic:
         """The topic, created if it does not exist and both ``create`` and the settings allow it. Never blocks. Raises
         TopicNotFound and other refusals."""
-        topic = self.get(name)
+        topic = self._topics.use(name)
         if topic is not None:
-            topic.idle_since = self._clock.monotonic()
             return topic
         self._require_namespace(name.namespace)
         if name.partition < 0 and name in self._partitions:
@@ -135,20 +129,14 @@ class NonPersistentTopics:
 
     def make(self, name: TopicName) -> NonPersistentTopic:
         """The topic, created if it does not exist. Raises TooManyRequests."""
-        now = self._clock.monotonic()
         with self._lock:
-            topic = self._topics.get(name)
-            if topic is None or topic.closed:
+            topic = self._topics.use(name)
+            if topic is None:
                 if len(self._topics) >= TOPICS_MAX:
                     raise TooManyRequests(f"There may be {TOPICS_MAX} topics whose messages are not kept.")
-                topic = NonPersistentTopic(name, self._waker.line(), self.kafka_name(name))
+                topic = NonPersistentTopic(self._waker.line(), self.kafka_name(name), name=name)
                 topic.publish_rate = self._limits.publish_rate(topic)
-                self._topics[name] = topic
-            topic.idle_since = now
-            start = not self._sweeping
-            self._sweeping = True
-        if start:
-            self._timer.at(now + _IDLE_S, self._sweep)
+                self._topics.add(topic)
         return topic
 
     # -- partitions: may block, raise StorageError ------------------------------------------------------------------------
@@ -223,29 +211,11 @@ class NonPersistentTopics:
                 return
             topic.closed = True
             producers, subscriptions = list(topic.producers), list(topic.subscriptions.values())
-        with self._lock:
-            if self._topics.get(topic.name) is topic:
-                del self._topics[topic.name]
+        self._topics.remove(topic)
         for subscription in subscriptions:
             subscription.close()
         for producer in producers:
             producer.close()
-
-    def _sweep(self) -> None:
-        """On the timer's thread: forget unused topics."""
-        now = self._clock.monotonic()
-        try:
-            for topic in self.loaded():
-                with topic.lock:
-                    if topic.in_use:
-                        topic.idle_since = now
-                if now - topic.idle_since >= _IDLE_S:
-                    self.close(topic)
-        finally:  # the sweeps go on even if closing a topic fails
-            with self._lock:
-                again = self._sweeping = bool(self._topics)
-            if again:
-                self._timer.at(now + _IDLE_S, self._sweep)
 
     # -- consumers ------------------------------------------------------------------------------------------------------
 
@@ -259,20 +229,12 @@ class NonPersistentTopics:
             topic.check_open()
             known = topic.subscriptions.get(join.subscription)
             if known is None:
-                if 0 < bounds.subscriptions_of_topic <= len(topic.subscriptions):
-                    raise NotAllowed(
-                        f"The topic has as many subscriptions as a topic may have, {bounds.subscriptions_of_topic}."
-                    )
+                check_subscriptions(bounds, topic)
                 subscription = NonPersistentSubscription(topic, join.subscription, join.durable, self._clock.time_ms())
             else:
                 assert isinstance(known, NonPersistentSubscription)
                 subscription = known
-            if 0 < bounds.consumers_of_subscription <= subscription.consumer_count:
-                raise ConsumerBusy("Subscription reached max consumers limit")
-            if bounds.consumers_of_topic:
-                consumers = sum(other.consumer_count for other in topic.subscriptions.values())
-                if consumers >= bounds.consumers_of_topic:
-                    raise ConsumerBusy("Topic reached max consumers limit")
+            check_consumers(bounds, topic, subscription)
             connected = subscription.join(connection, join, settings, self._quota, self._clock.time_ms())
             if known is None:
                 topic.add(subscription)
@@ -285,10 +247,7 @@ class NonPersistentTopics:
             topic.check_open()
             if name in topic.subscriptions:
                 return
-            if 0 < bounds.subscriptions_of_topic <= len(topic.subscriptions):
-                raise NotAllowed(
-                    f"The topic has as many subscriptions as a topic may have, {bounds.subscriptions_of_topic}."
-                )
+            check_subscriptions(bounds, topic)
             topic.add(NonPersistentSubscription(topic, name, True, self._clock.time_ms()))
 
     def unsubscribe(self, subscription: NonPersistentSubscription) -> None:

@@ -235,7 +235,7 @@ log = get_logger("pulsar")
 class Duty(NamedTuple):
     name: str
     interval_s: float
-    applies: Callable[[Policies], bool]  # whether it applies to a topic with these policies
+    applies: Callable[[Policies], object]  # true if it applies to a topic with these policies
     run: Callable[[TopicName, Policies], None]
     without_subscriptions: bool = False  # also applies to topics without durable subscriptions
     whole: bool = False  # runs once for a partitioned topic, not for each partition
@@ -276,27 +276,18 @@ class Upkeep:
         self.inactive = InactiveTopics(logs, topics, subscriptions.store)
         using = self._using
         self.add(
-            Duty(
-                "expire_messages",
-                expiry_interval_s,
-                lambda topic_policies: bool(topic_policies.message_ttl_s),
-                using(self._expire_messages),
-            )
+            Duty("expire_messages", expiry_interval_s, lambda each: each.message_ttl_s, using(self._expire_messages))
         )
         self.add(Duty("enforce_backlog_quota", quota_interval_s, _has_quota, using(self._enforce_quota)))
+        expire = using(self._expire_subscriptions)
         self.add(
-            Duty(
-                "expire_subscriptions",
-                expiry_interval_s,
-                lambda topic_policies: bool(topic_policies.subscription_expiration_minutes),
-                using(self._expire_subscriptions),
-            )
+            Duty("expire_subscriptions", expiry_interval_s, lambda each: each.subscription_expiration_minutes, expire)
         )
         self.add(
             Duty(
                 "compact_topics",
                 quota_interval_s,
-                lambda topic_policies: bool(topic_policies.compaction_threshold_bytes),
+                lambda each: each.compaction_threshold_bytes,
                 using(self._compact_if_large),
                 without_subscriptions=True,
             )
@@ -305,7 +296,7 @@ class Upkeep:
             Duty(
                 "delete_inactive_topics",
                 quota_interval_s,
-                lambda topic_policies: topic_policies.inactivity is not None and topic_policies.inactivity.delete,
+                lambda each: each.inactivity is not None and each.inactivity.delete,
                 self._delete_if_inactive,
                 without_subscriptions=True,
                 whole=True,

@@ -23,8 +23,8 @@ from broker.storage.log.log import Log
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader, batches
 from protocol.kafka.records.entry import entry_value
+from protocol.pulsar.frames import as_bytes
 from protocol.pulsar.metadata import is_chunk, read_stored_metadata, signed
-from protocol.pulsar.parsing import as_bytes
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import read_stored_part
 

@@ -1,8 +1,8 @@
 """Applies an ACK command to the cursor.
 
-Nearly always ``start`` does all of the work. An entry that the subscription does not know (``delivered.py``) is first read, for
-the number of its messages: from the cache, or on a reader's thread, which then continues the work. The subscription's lock is
-taken for a bounded number of ids at a time.
+Nearly always ``start`` does all of the work. An entry that the subscription does not know is first read, for the number of its
+messages: from the cache, or on a reader's thread, which then continues the work. The subscription's lock is taken for a bounded
+number of ids at a time.
 
 Tests: tests/pulsar/subscriptions/test_acknowledging.py.
 """
@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from broker.errors import Refusal, StorageError
+from broker.pulsar.dispatch.dispatcher import SINGLE_ACTIVE
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.acknowledgements import AckedEntry
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
-from broker.pulsar.subscriptions.dispatchers import SINGLE_ACTIVE
 from broker.pulsar.subscriptions.locating import locate
 from broker.pulsar.subscriptions.subscription import Subscription
 from protocol.pulsar.acks import Ack

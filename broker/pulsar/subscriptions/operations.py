@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import attrs
 
+from broker.pulsar.dispatch.dispatcher import NAMES
 from broker.pulsar.entry import Entry
 from broker.pulsar.refusals import NotAllowed
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
-from broker.pulsar.subscriptions.dispatchers import NAMES
 from broker.pulsar.subscriptions.locating import locate, offset_at
 from broker.pulsar.subscriptions.subscription import Subscription
 

@@ -36,6 +36,7 @@ from broker.pulsar.dispatch.dispatcher import (
     Now,
     Read,
     Replay,
+    SubType,
     WakeAt,
 )
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
@@ -44,7 +45,6 @@ from broker.pulsar.subscriptions.acknowledgements import Acknowledgements
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore
-from broker.pulsar.subscriptions.dispatchers import SubType
 from broker.pulsar.subscriptions.reading import Reading
 from broker.pulsar.subscriptions.saving import Saving
 from broker.pulsar.subscriptions.waker import Line
@@ -354,17 +354,10 @@ class Subscription:
             kind = type(effect)
             if kind is Deliver:
                 self._deliver(effect)  # type: ignore[arg-type]
-            elif kind is Read:
+            elif kind is Read or kind is Replay:
                 if turns:
                     turns -= 1
-                    work.extend(reading.read(effect, now))  # type: ignore[arg-type]
-                else:
-                    reading.put_off(effect)  # type: ignore[arg-type]
-                    self.line.call(self.more)
-            elif kind is Replay:
-                if turns:
-                    turns -= 1
-                    work.extend(reading.replay(effect, now))  # type: ignore[arg-type]
+                    work.extend((reading.read if kind is Read else reading.replay)(effect, now))  # type: ignore[arg-type]
                 else:
                     reading.put_off(effect)  # type: ignore[arg-type]
                     self.line.call(self.more)

@@ -4,8 +4,8 @@ A topic's table of subscriptions is guarded by the topic's lock. Any thread; not
 """
 
 import uuid
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import attrs
 
@@ -17,22 +17,26 @@ from broker.network.quota import DeliveryQuota
 from broker.part import PartThread
 from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.dispatch.by_key import KeyShared
 from broker.pulsar.dispatch.delayed import DelayedTracker
-from broker.pulsar.dispatch.dispatcher import Consumer, DispatchSettings
+from broker.pulsar.dispatch.dispatcher import Consumer, Dispatcher, DispatchSettings, KeySharedPolicy, SubType
 from broker.pulsar.dispatch.rate_limit import RateLimit
+from broker.pulsar.dispatch.round_robin import Shared
+from broker.pulsar.dispatch.single_active import Exclusive, Failover
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
-from broker.pulsar.subscriptions.consumer import ConnectedConsumer
+from broker.pulsar.subscriptions.consumer import ConnectedConsumer, OfConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore
-from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType, make_dispatcher
 from broker.pulsar.subscriptions.subscription import Subscription, SubscriptionSurroundings
-from broker.pulsar.subscriptions.waker import Waker
-from broker.pulsar.topics.topic import Topic
+from broker.pulsar.subscriptions.waker import Line, Waker
+from broker.pulsar.topics.topic import AnyTopic, Topic
 from broker.runtime.clock import Clock
 from broker.runtime.timers import Timer
 from protocol.pulsar.deliveries import Deliveries
 
 log = get_logger("pulsar")
+
+C = TypeVar("C", bound=ConnectedConsumer)
 
 
 @attrs.frozen(kw_only=True)
@@ -81,6 +85,101 @@ class Busy(ConsumerBusy):
     def __init__(self, holder: ConnectedConsumer) -> None:
         super().__init__("Exclusive consumer is already connected")
         self.holder = holder
+
+
+class Joinable(Protocol):
+    """A subscription, whether its topic's messages are kept or not."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def durable(self) -> bool: ...
+
+    @property
+    def kind(self) -> int: ...
+
+    @property
+    def policy(self) -> object: ...
+
+    @property
+    def connected(self) -> Collection[ConnectedConsumer]: ...
+
+
+def check_subscriptions(bounds: Bounds, topic: AnyTopic) -> None:
+    """Raises NotAllowed if the topic may get no further subscription. The topic's lock is held."""
+    most = bounds.subscriptions_of_topic
+    if most and len(topic.subscriptions) >= most:
+        raise NotAllowed(f"The topic has as many subscriptions as a topic may have, {most}.")
+
+
+def check_consumers(bounds: Bounds, topic: AnyTopic, subscription: Joinable) -> None:
+    """Raises ConsumerBusy if the subscription may get no further consumer. The topic's lock is held."""
+    if 0 < bounds.consumers_of_subscription <= len(subscription.connected):
+        raise ConsumerBusy("Subscription reached max consumers limit")
+    if bounds.consumers_of_topic:
+        consumers = sum(other.consumer_count for other in topic.subscriptions.values())
+        if consumers >= bounds.consumers_of_topic:
+            raise ConsumerBusy("Topic reached max consumers limit")
+
+
+def check_join(subscription: Joinable, join: Join) -> None:
+    """Raises a Refusal unless the consumer fits those that are connected. The subscription's lock is held."""
+    if subscription.closed:
+        raise ServiceNotReady("The subscription is being closed; try again.")
+    if subscription.durable != join.durable:
+        raise NotAllowed("A subscription with the same name exists, and only one of the two is durable.")
+    if subscription.connected:
+        if subscription.kind != join.kind:
+            raise ConsumerBusy("Subscription is of different type")
+        if subscription.policy != join.policy:
+            raise ConsumerBusy("Subscription is of different type: another Key_Shared policy")
+        if join.kind == SubType.Exclusive:
+            raise Busy(next(iter(subscription.connected)))
+
+
+def connect(
+    kind: type[C],
+    connection: PulsarConnection,
+    join: Join,
+    subscription: OfConsumer,
+    line: Line,
+    since_ms: int,
+    quota: DeliveryQuota | None,
+) -> C:
+    """The consumer, which the caller adds to the subscription."""
+    topic = subscription.topic
+    heads = Deliveries(join.consumer_id, topic.ledger, topic.partition)
+    metadata = dict(join.metadata)
+    connected = kind(
+        connection, join.consumer_id, subscription, heads, line, since_ms, quota, epoch=join.epoch, metadata=metadata
+    )
+    connected.consumer = Consumer(
+        id=connected, name=join.consumer_name, owner=connected, priority=join.priority, ranges=join.ranges
+    )
+    return connected
+
+
+def make_dispatcher(
+    kind: int,
+    policy: KeySharedPolicy | None,
+    topic: Topic,
+    cursor: Cursor,
+    settings: DispatchSettings,
+    limit: RateLimit | None = None,
+    delayed: DelayedTracker | None = None,
+) -> Dispatcher:
+    """Raises NotAllowed for an unknown type."""
+    if kind == SubType.Exclusive:
+        return Exclusive(cursor, settings, limit)
+    if kind == SubType.Failover:
+        return Failover(cursor, str(topic.name.whole), topic.partition, settings, limit)
+    if kind == SubType.Shared:
+        return Shared(cursor, settings, delayed, limit)
+    if kind == SubType.Key_Shared:
+        assert policy is not None
+        return KeyShared(cursor, settings, delayed, limit, sticky=policy.sticky, out_of_order=policy.out_of_order)
+    raise NotAllowed(f"There are no subscriptions of the type {kind}.")
 
 
 class Missing(Exception):
@@ -151,9 +250,7 @@ class Subscriptions:
         topic.check_open()
         subscription = self.find(topic, name)
         if subscription is None:
-            most = self.limits.bounds(topic).subscriptions_of_topic
-            if most and len(topic.subscriptions) >= most:
-                raise NotAllowed(f"The topic has as many subscriptions as a topic may have, {most}.")
+            check_subscriptions(self.limits.bounds(topic), topic)
             line = topic.tail.line
             assert line is not None  # since it was loaded
             subscription = Subscription(self._around, topic, line, name, Cursor(start, properties), durable=durable)
@@ -184,7 +281,7 @@ class Subscriptions:
                 topic, join.subscription, start or 0, durable=join.durable, properties=join.properties
             )
             try:
-                self._check_consumers(topic, subscription)
+                check_consumers(self.limits.bounds(topic), topic, subscription)
                 with subscription.lock:
                     if not subscription.connected:
                         subscription.compacted = compacted
@@ -195,28 +292,9 @@ class Subscriptions:
                     del topic.subscriptions[join.subscription]
                 raise
 
-    def _check_consumers(self, topic: Topic, subscription: Subscription) -> None:
-        bounds = self.limits.bounds(topic)
-        if 0 < bounds.consumers_of_subscription <= len(subscription.connected):
-            raise ConsumerBusy("Subscription reached max consumers limit")
-        if bounds.consumers_of_topic:
-            consumers = sum(other.consumer_count for other in topic.subscriptions.values())
-            if consumers >= bounds.consumers_of_topic:
-                raise ConsumerBusy("Topic reached max consumers limit")
-
     def _join(self, subscription: Subscription, connection: PulsarConnection, join: Join) -> ConnectedConsumer:
-        if subscription.closed:
-            raise ServiceNotReady("The subscription is being closed; try again.")
-        if subscription.durable != join.durable:
-            raise NotAllowed("A subscription with the same name exists, and only one of the two is durable.")
-        if subscription.connected:
-            if subscription.kind != join.kind:
-                raise ConsumerBusy("Subscription is of different type")
-            if subscription.policy != join.policy:
-                raise ConsumerBusy("Subscription is of different type: another Key_Shared policy")
-            if join.kind == SubType.Exclusive:
-                raise Busy(next(iter(subscription.connected)))
-        elif subscription.kind != join.kind or subscription.policy != join.policy:
+        check_join(subscription, join)
+        if not subscription.connected and (subscription.kind, subscription.policy) != (join.kind, join.policy):
             topic, limits = subscription.topic, self.limits
             settings = limits.settings(topic)
             if not join.durable:
@@ -231,21 +309,8 @@ class Subscriptions:
                 DelayedTracker(settings.delayed_tick_ms, settings.delayed_strict) if limits.delays(topic) else None,
             )
             subscription.use(dispatcher, join.kind, join.policy)
-        topic = subscription.topic
-        connected = ConnectedConsumer(
-            connection,
-            join.consumer_id,
-            subscription,
-            Deliveries(join.consumer_id, topic.ledger, topic.partition),
-            subscription.line,
-            self._clock.time_ms(),
-            self.quota,
-            epoch=join.epoch,
-            metadata=dict(join.metadata),
-        )
-        connected.consumer = Consumer(
-            id=connected, name=join.consumer_name, owner=connected, priority=join.priority, ranges=join.ranges
-        )
+        now_ms = self._clock.time_ms()
+        connected = connect(ConnectedConsumer, connection, join, subscription, subscription.line, now_ms, self.quota)
         subscription.add(connected)
         return connected
 

@@ -8,8 +8,8 @@ whatever becomes of the topic.
 The registry has a ``Topic`` for each partition in use. A topic comes into use when a client asks for it, and goes out of use when
 nobody has been connected to it for a while, when it is unloaded, or when a client of either protocol deletes it.
 
-Any thread. Methods that say so may block, because a topic is made or the catalogue is written. In both classes ``_lock`` guards
-the table and is held for moments only. The registry holds ``_making`` while it makes a topic, so that two clients that ask for
+Any thread. Methods that say so may block, because a topic is made or the catalogue is written. ``TopicDocuments._lock`` guards
+its table and is held for moments only. The registry holds ``_making`` while it makes a topic, so that two clients that ask for
 the same topic make it once; the documents hold theirs while ``ensure`` or ``new_record`` blocks. Only the writer's thread changes
 existing documents, so that they are written in the order of their changes.
 """
@@ -28,7 +28,7 @@ from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.producers.producers import Producers
 from broker.pulsar.refusals import NamespaceFull, NotAllowed, TopicNotFound
 from broker.pulsar.topic_names import TopicName, check_legal, kafka_name, pulsar_name
-from broker.pulsar.topics.topic import Topic, TopicRecord
+from broker.pulsar.topics.topic import LoadedTopics, Topic, TopicRecord
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
@@ -157,9 +157,6 @@ def decode(body: bytes) -> TopicRecord:
 
 log = get_logger("pulsar")
 
-# The time (s) without clients after which a topic goes out of use. Also the interval of the sweeps.
-_IDLE_S = 60.0
-
 
 @attrs.frozen
 class Place:
@@ -201,29 +198,24 @@ class TopicRegistry:
         told. They must not block."""
         self._logs = logs
         self._documents = documents
-        self._clock = clock
-        self._timer = timer
         self._open_reader = open_reader
         self.creation = creation
         self.topics_max = topics_max
         self.has_namespace = has_namespace
         self.on_load = list(on_load)
         self.on_unload = list(on_unload)
-        self._topics: dict[TopicName, Topic] = {}
-        self._lock = Lock()
+        self._topics: LoadedTopics[Topic] = LoadedTopics(clock, timer, self.unload)
         self._making = Lock()
-        self._sweeping = False
 
     # -- looking up: never blocks ----------------------------------------------------------------------------------------
 
     def get(self, name: TopicName) -> Topic | None:
         """The topic, if it is in use."""
-        topic = self._topics.get(name)
-        return None if topic is None or topic.closed else topic
+        return self._topics.get(name)
 
     def loaded(self) -> list[Topic]:
         """All topics that are in use."""
-        return list(self._topics.values())
+        return self._topics.all()
 
     def check_namespace(self, name: TopicName) -> None:
         """Raises TopicNotFound if the namespace does not exist."""
@@ -339,9 +331,8 @@ class TopicRegistry:
     def get_or_create(self, name: TopicName, *, create: bool = True) -> Topic:
         """The topic; a missing topic is made if both ``create`` and the settings allow it. Raises TopicNotFound and other
         refusals, StorageError."""
-        topic = self._topics.get(name)
-        if topic is not None and not topic.closed:
-            topic.idle_since = self._clock.monotonic()
+        topic = self._topics.use(name)
+        if topic is not None:
             return topic
         self.check_namespace(name)
         if not name.persistent:
@@ -370,28 +361,22 @@ class TopicRegistry:
         """By one thread at a time, so that no topic is loaded twice."""
         with self._making:
             topic = self._topics.get(place.name)
-            if topic is not None and not topic.closed:
+            if topic is not None:
                 return topic
             record = self._documents.ensure(place.info.topic_id)
             store = self._logs.get(place.info.name, place.partition)
             if store is None:
                 raise TopicNotFound(f"Topic {place.name} has been deleted")
             producers = Producers(record.epochs.get(place.partition, -1))
-            topic = Topic(place.name, store, self._open_reader(store), record, producers)
-            topic.idle_since = self._clock.monotonic()
+            topic = Topic(store, self._open_reader(store), record, name=place.name, producers=producers)
             for prepare in self.on_load:
                 prepare(topic)
-            with self._lock:
-                self._topics[place.name] = topic
-                start = not self._sweeping
-                self._sweeping = True
+            self._topics.add(topic)
             if (
                 self._logs.get(place.info.name, place.partition) is not store
             ):  # deleted meanwhile, and ``on_topic_deleted`` did not see this topic
                 self._close(topic, deleted=True)
                 raise TopicNotFound(f"Topic {place.name} has been deleted")
-        if start:
-            self._timer.at(self._clock.monotonic() + _IDLE_S, self._sweep)
         return topic
 
     # -- records of topics --------------------------------------------------------------------------------------------------
@@ -493,27 +478,9 @@ class TopicRegistry:
                 else:
                     subscription.close()
             topic.closed = True
-        with self._lock:
-            if self._topics.get(topic.name) is topic:
-                del self._topics[topic.name]
+        self._topics.remove(topic)
         for producer in producers:
             producer.close()
         topic.reader.close()
         for ended in self.on_unload:
             ended(topic)
-
-    def _sweep(self) -> None:
-        """On the timer's thread: close topics that nobody uses. Takes about a microsecond for each loaded topic."""
-        now = self._clock.monotonic()
-        try:
-            for topic in self.loaded():
-                with topic.lock:
-                    if topic.in_use:
-                        topic.idle_since = now
-                if now - topic.idle_since >= _IDLE_S:
-                    self._close(topic, deleted=False)
-        finally:  # the sweeps continue even if closing a topic fails
-            with self._lock:
-                again = self._sweeping = bool(self._topics)
-            if again:
-                self._timer.at(now + _IDLE_S, self._sweep)

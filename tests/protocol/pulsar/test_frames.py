@@ -11,13 +11,14 @@ from protocol.pulsar.frames import (
     FIELDS,
     FRAME_PADDING,
     MAX_COMMAND_SIZE,
+    MOST_PARTS,
+    MOST_TEXTS,
     command_type,
     frame_size,
     read_command,
     whole_frames,
     write_command,
 )
-from protocol.pulsar.parsing import MOST_PARTS, MOST_TEXTS
 from protocol.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandConnect,

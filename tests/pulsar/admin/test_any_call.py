@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.pulsar.admin.routes import routes
+from broker.pulsar.assembly import admin_routes
 from broker.web.routes import Route
 from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
 
@@ -48,7 +48,7 @@ _VALUES = st.recursive(
     ),
     max_leaves=8,
 )
-# Mostly what is there, sometimes anything.
+# Most names exist; some are arbitrary.
 _NAMES = {
     "{tenant}": st.sampled_from(["public", "public", "lab"]),
     "{namespace}": st.sampled_from(["default", "default", "other"]),
@@ -79,7 +79,7 @@ def admin() -> Iterator[Admin]:
 @settings(max_examples=400)
 @given(data=st.data())
 def test_no_call_fails(admin: Admin, data: Any) -> None:
-    route: Route = data.draw(st.sampled_from(routes(admin.context)))
+    route: Route = data.draw(st.sampled_from(admin_routes(admin.context)))
     path = ""
     for segment in route.pattern.split("/")[1:]:
         if segment.startswith("{"):
@@ -113,7 +113,7 @@ def test_no_call_fails(admin: Admin, data: Any) -> None:
     ],
 )
 def test_bodies_that_make_no_sense_fail_nothing(admin: Admin, body: bytes) -> None:
-    for route in routes(admin.context):
+    for route in admin_routes(admin.context):
         path = route.pattern
         for name, value in {**_FILLED, "{topic}": "t", "{subscription}": "s"}.items():
             path = path.replace(name, value)
@@ -125,7 +125,7 @@ def test_bodies_that_make_no_sense_fail_nothing(admin: Admin, body: bytes) -> No
 @pytest.mark.parametrize("topic", ["none", "parts", "parts-partition-1", "parts-partition-7"])
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
 def test_topics_of_other_kinds_fail_nothing(admin: Admin, topic: str, domain: str) -> None:
-    for route in routes(admin.context):
+    for route in admin_routes(admin.context):
         path = route.pattern.replace("/persistent/", f"/{domain}/")
         for name, value in {**_FILLED, "{topic}": topic, "{subscription}": "s"}.items():
             path = path.replace(name, value)

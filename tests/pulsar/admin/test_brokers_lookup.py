@@ -28,7 +28,7 @@ def test_the_answer_has_the_keys_that_clients_need(admin: Admin) -> None:
         "httpUrlTls": "",
         "nativeUrl": admin.service_url,
     } == found
-    assert [] == admin.get(PERSISTENT)  # a lookup makes no topic
+    assert [] == admin.get(PERSISTENT)  # a lookup creates no topic
 
 
 def test_a_listener_can_be_named() -> None:

@@ -217,7 +217,9 @@ def test_properties_of_a_namespace_are_merged(shared: Admin) -> None:
     assert (204, None) == shared.ask("GET", NAMESPACE + "/property/other")
     assert (200, b"b c") == (shared.raw("DELETE", NAMESPACE + "/property/team")[::2])
     assert {"cost": "1"} == shared.get(NAMESPACE + "/properties")
-    assert 400 == shared.ask("PUT", NAMESPACE + "/properties", {"long": "x" * 16_380})[0]  # with the other one
+    assert (
+        400 == shared.ask("PUT", NAMESPACE + "/properties", {"long": "x" * 16_380})[0]
+    )  # both together exceed the bound
     shared.do("DELETE", NAMESPACE + "/properties")
     assert {} == shared.get(NAMESPACE + "/properties")
 

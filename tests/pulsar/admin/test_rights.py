@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker.pulsar.admin.routes import routes
+from broker.pulsar.assembly import admin_routes
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
 from protocol.pulsar import pulsar_pb2 as pb
@@ -83,7 +83,7 @@ FILLED = {
     "{setting}": "log.retention.ms",
     "{broker}": "localhost:8080",
 }
-# For everybody who has said who he is. Lists leave out what he may not see.
+# Every authenticated user may call these. Lists omit what the user may not see.
 OPEN = {
     ("GET", "/admin/v2/clusters"),
     ("GET", "/admin/v2/brokers/health"),
@@ -99,7 +99,7 @@ OPEN = {
 
 def paths(admin: Admin, **names: str) -> Iterator[tuple[str, str, str]]:
     filled = FILLED | {f"{{{name}}}": value for name, value in names.items()}
-    for route in routes(admin.context):
+    for route in admin_routes(admin.context):
         path = route.pattern
         for name, value in filled.items():
             path = path.replace(name, value)
@@ -231,11 +231,11 @@ def test_permissions_of_a_topic_are_acls(secured: Admin) -> None:
 def test_consume_permission_covers_subscriptions_of_one_topic(secured: Admin) -> None:
     assert 204 == secured.ask("PUT", f"{PERSISTENT}/other/subscription/s", **as_user("root"))[0]
     assert 204 == secured.ask("POST", f"{PERSISTENT}/t/permissions/taster", ["consume"], **as_user("root"))[0]
-    # It may read the other topic as well, as a consumer of Kafka's would.
+    # The user may also read the other topic, as a consumer of Kafka's may.
     allow(secured, "taster", (ResourceType.TOPIC, "other", Operation.READ))
     assert 204 == secured.ask("POST", f"{PERSISTENT}/t/subscription/s/skip_all", **as_user("taster"))[0]
     assert 403 == secured.ask("POST", f"{PERSISTENT}/other/subscription/s/skip_all", **as_user("taster"))[0]
-    # A subscription can be closed to it.
+    # An ACL can deny a single subscription.
     authorizer = secured.context.authorizer
     assert isinstance(authorizer, AclAuthorizer)
     deny = Acl(ResourceType.GROUP, "s", PatternType.LITERAL, "User:taster", "*", Operation.READ, Permission.DENY)
@@ -297,7 +297,7 @@ def test_default_namespace_permissions_cover_topics_of_pulsar_clients(secured: A
     secured.ask("PUT", "/admin/v2/tenants/shop", {}, **as_user("root"))
     secured.ask("PUT", "/admin/v2/namespaces/shop/eu", {}, **as_user("root"))
     assert 403 == looks_up(secured, "guest", "persistent/shop/eu/orders")
-    # What is denied by its own name stays so.
+    # An ACL that denies the own name still applies.
     authorizer = secured.context.authorizer
     assert isinstance(authorizer, AclAuthorizer)
     deny = Acl(ResourceType.TOPIC, "t", PatternType.LITERAL, "User:guest", "*", Operation.ALL, Permission.DENY)
@@ -328,7 +328,7 @@ def test_tenant_administrators_administer_only_their_tenant(secured: Admin) -> N
         ):
             assert status == ask(method, path, body), (method, path)
         assert (200 if status == 204 else 403) == looks_up(secured, "clerk2", f"persistent/{tenant}/eu/orders")
-        # Of the cluster, the tenant is none of theirs.
+        # The tenant itself belongs to the cluster, so its administrators may not change it.
         for method, path in (("POST", f"tenants/{tenant}"), ("DELETE", f"tenants/{tenant}"), ("GET", "tenants")):
             assert 403 == ask(method, path, {}), (method, path)
     assert 204 == ask("DELETE", "namespaces/firm/eu?force=true")
@@ -354,7 +354,7 @@ def test_denying_acl_overrules_tenant_administrator(secured: Admin) -> None:
         ("POST", "persistent/mill/eu/kept/subscription/s/skip_all", None),
     ):
         assert 403 == ask(method, path, body), (method, path)
-    # Nor take back what denies it.
+    # Nor can the administrator remove the ACL that denies.
     assert 204 == ask("DELETE", "namespaces/mill/eu/permissions/steward")
     assert 403 == ask("DELETE", "persistent/mill/eu/kept")
     assert 200 == ask("GET", "persistent/mill/eu/kept/stats", user="root")

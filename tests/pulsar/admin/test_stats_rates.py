@@ -75,7 +75,7 @@ def test_rate_covers_last_seconds_and_starts_as_average(admin: Admin, scene: Sce
         assert [0.0, 0.0] == rates.of(one, 990_000)  # type: ignore[arg-type]
         for _ in range(30):
             producer.send(bytes(100))
-        scene.wait(5)  # a sample at 10 s, and this is 20 s after the first
+        scene.wait(5)  # there is a sample at 10 s; now is 20 s after the first
         assert 1.5 <= rates.of(one, 990_000)[0] <= 3.0  # type: ignore[arg-type]
         scene.wait(30)
         assert 0.0 == rates.of(one, 990_000)[0]  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ def first(admin: Admin) -> bytes:
 
 
 def test_a_subscription_is_made_listed_and_deleted(admin: Admin) -> None:
-    admin.do("PUT", SUB)  # and the topic with it
+    admin.do("PUT", SUB)  # this creates the topic, too
     assert ["s"] == admin.get(TOPIC + "/subscriptions")
     assert 409 == admin.ask("PUT", SUB)[0]
     admin.do("DELETE", SUB)
@@ -144,7 +144,7 @@ def test_message_headers_are_readable_by_java_client(filled: Admin) -> None:
     connection.request("GET", SUB + "/position/3")
     headers = dict(connection.getresponse().getheaders())
     connection.close()
-    assert "2" == headers["X-Pulsar-PROPERTY-number"]  # in this case, or the client does not find it
+    assert "2" == headers["X-Pulsar-PROPERTY-number"]  # the client finds only this letter case
     moment = datetime.fromisoformat(headers["X-Pulsar-publish-time"])
     assert abs(moment.timestamp() - time.time()) < 600
     assert "false" == headers["X-Pulsar-Is-Encrypted"]
@@ -231,7 +231,7 @@ def test_a_namespace_is_unsubscribed_from(filled: Admin, bundle: str) -> None:
         filled.do("POST", path)
     for topic in ("parts", "t"):
         assert ["other"] == filled.get(f"{PERSISTENT}/{topic}/subscriptions")
-    filled.do("POST", path)  # there is none left
+    filled.do("POST", path)  # no subscription of this name is left
     filled.do("POST", f"/admin/v2/namespaces/public/default{bundle}/clearBacklog")
     assert 404 == filled.ask("POST", "/admin/v2/namespaces/no/where/unsubscribe/s")[0]
 

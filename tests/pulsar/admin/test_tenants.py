@@ -70,7 +70,7 @@ def test_a_namespace_is_made_with_its_policies(admin: Admin) -> None:
     assert (True, 10) == (shown["encryption_required"], shown["max_producers_per_topic"])
     assert 5 == shown["topicDispatchRate"]["standalone"]["dispatchThrottlingRateInMsg"]
     assert (1000, 60) == tuple(shown["backlog_quota_map"]["message_age"][key] for key in ("limitSize", "limitTime"))
-    # What GET shows, PUT takes.
+    # PUT accepts what GET shows.
     admin.do("PUT", path + "-2", shown)
     assert shown == admin.get(path + "-2")
     assert policies == admin.context.policies.namespace("public/other-2")

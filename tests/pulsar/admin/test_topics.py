@@ -115,7 +115,7 @@ def test_topic_reload_waits_until_all_subscriptions_left(admin: Admin, monkeypat
     leave, found = store.leave, []
 
     def watched(*arguments: Any) -> None:
-        found.append(admin.topic("t"))  # as a client that subscribes this moment
+        found.append(admin.topic("t"))  # as a client does that subscribes now
         leave(*arguments)
 
     monkeypatch.setattr(store, "leave", watched)
@@ -268,7 +268,7 @@ def test_a_topic_is_trimmed_at_once(tmp_path: object) -> None:
                 producer.send(bytes(400_000))
         admin.do("POST", path + "/trim")
         log = admin.topic("t").log
-        assert 0 == log.log_start_offset  # the subscription needs all of it
+        assert 0 == log.log_start_offset  # the subscription needs all messages
         admin.do("POST", path + "/subscription/s/skip_all")
         admin.do("POST", path + "/trim")
         assert log.log_start_offset > 0

@@ -128,7 +128,7 @@ def test_compacted_messages_survive_restart_and_log_deletion(tmp_path: Path) -> 
         topic = running.topic("kept")
         running.context.policies.set_topic(topic.log.topic_id, retention=Retention(0, 0))
         time.sleep(0.01)  # records of this millisecond are not older than 0 ms
-        for _ in range(2):  # the first time, a subscription might just be coming into use
+        for _ in range(2):  # a subscription might come into use during the first
             list(running.context.logs.housekeeper.apply_retention())
         assert 5 == topic.log.log_start_offset
         running.send("kept", ("d", b"1"))

@@ -75,7 +75,7 @@ def test_power_loss_leaves_whole_file_or_none() -> None:
         world = World(seed)
         medium = Medium(world)
         process = world.boot()
-        process.countdown = seed // 5  # disk operations until the power goes
+        process.countdown = seed // 5  # disk operations until the power fails
         with contextlib.suppress(Killed):
             writer = CompactedWriter(SimDisk(process, medium), "/c")
             for entry in entries:

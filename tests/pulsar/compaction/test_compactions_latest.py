@@ -11,7 +11,7 @@ from broker.pulsar.compaction.compactions import Latest, TooManyKeys, _opened, _
 from protocol.pulsar.payload import build_batch, compress, decompressed, single_metadata, split_batch
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 
-# (key, payload): no key, or no payload, too.
+# Key and payload; either may be missing.
 Message = tuple[str | None, bytes]
 
 
@@ -69,7 +69,7 @@ def test_latest_message_of_each_key_keeps_its_place(entries: list[Any], twice: b
             elif key is not None:
                 expected.pop(key, None)
         offset += len(messages)
-    for _ in range(2 if twice else 1):  # what was compacted is compacted again, with what came after it
+    for _ in range(2 if twice else 1):  # the second compaction reads the output of the first
         latest = Latest()
         for place, data in stored:
             latest.note(place, data)

@@ -79,7 +79,7 @@ def test_one_alone_is_served_like_several() -> None:
     assert 2 == turns.room(100, 1.0)
     turns.remove(consumer("b", 1))
     assert ["a", "a"] == served(turns)
-    assert turns._levels is None  # there was never a second one
+    assert turns._levels is None  # there was never a second consumer
     alone.permits = 1
     turns.offer(alone)
     turns.offer(consumer("b", 1))

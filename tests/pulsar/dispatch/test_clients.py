@@ -69,7 +69,7 @@ def test_delayed_message_arrives_when_due_without_blocking_others(client: Any) -
     due_ms = int(time.time() * 1000) + 2500
     send(client, "delayed", b"later", deliver_at=due_ms)
     assert [b"later"] == received(consumer, 1)
-    assert time.time() * 1000 >= due_ms - 1000  # early by a tick at most
+    assert time.time() * 1000 >= due_ms - 1000  # it may be early by one tick
 
 
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover])

@@ -72,7 +72,7 @@ class DelayedMachine(RuleBasedStateMachine):
     def mark_deleted(self, back: int) -> None:
         offset = self.offset - back
         self.tracker.marked_deleted(offset)
-        # It knows only the highest offset that it has had, whether that still waits or not.
+        # The tracker knows only the highest offset that it was given, whether that still waits or not.
         if self.highest < offset:
             self.waiting.clear()
             self.highest = -1
@@ -111,7 +111,7 @@ def test_delivery_is_at_most_one_tick_early() -> None:
 
 
 def test_year_of_messages_each_second_stays_within_memory() -> None:
-    # Each due a year after it was sent, in no order. At the bound reading stops; nothing is lost, and nothing is late by then.
+    # Each is due within a year, in no order. Reading stops at the bound, so nothing is lost or late.
     tracker = DelayedTracker(most=100_000)
     start_ms = 1_800_000_000_000
     tracker.due(start_ms, 1)

@@ -101,7 +101,7 @@ def test_batch_over_limit_does_not_block_forever_22657(limit: str) -> None:
     consumer = world.join("a", permits=1000)
     world.settle()
     assert [0] == offsets(world, consumer)
-    world.acknowledge(consumer, world.at(0), [(1 << 6) - 1])  # six messages are left
+    world.acknowledge(consumer, world.at(0), [(1 << 6) - 1])  # six messages remain
     world.settle()
     assert [0] == offsets(world, consumer)
     world.acknowledge(consumer, world.at(0), [(1 << 5) - 1])
@@ -141,13 +141,13 @@ def test_unacknowledged_messages_are_counted_right_whoever_acknowledges_25581() 
     world.acknowledge(first, world.at(0), [0b1111100000])
     world.acknowledge(first, world.at(0), [0b1111000000])
     assert 14 == first.unacked
-    world.redeliver(first, [0])  # and then it is acknowledged all the same
+    world.redeliver(first, [0])  # it is acknowledged all the same afterwards
     assert 10 == first.unacked
     world.acknowledge(first, world.at(0))
-    world.acknowledge(second, world.at(10))  # `first` has it
+    world.acknowledge(second, world.at(10))  # `first` holds this entry
     assert 0 == first.unacked
     world.acknowledge(second, world.at(20), [0b1])
-    world.mark_delete(40)  # two of `second`, one of them in part
+    world.mark_delete(40)  # `second` holds two of these, one in part
     assert 20 == second.unacked == world.dispatcher.in_flight.unacked
     world.leave(second)
     world.check()
@@ -178,7 +178,7 @@ def test_pending_read_waits_for_departed_consumers_entries_12885() -> None:
     world.settle()
     (holder,) = set(world.holder.values())
     other = second if holder is first else first
-    assert world.read is not None  # it waits for m10
+    assert world.read is not None  # the read waits for m10
     world.append(sticky_hash=7)
     world.leave(holder)
     world.complete_read()
@@ -206,7 +206,7 @@ def test_key_is_never_at_two_consumers_23307() -> None:
     world.acknowledge(old, world.at(moved[0]))
     world.settle()
     assert [keys + moved[0]] == offsets(world, new)
-    world.leave(old)  # and now it crashes
+    world.leave(old)  # the older consumer crashes
     world.settle()
     for key in moved[1:]:
         assert [key, keys + key] == [offset for offset in offsets(world, new) if offset % keys == key]
@@ -337,7 +337,7 @@ def test_a_read_without_entries_is_repeated_5877() -> None:
     assert read is not None
     world.carry_out(world.dispatcher.read_done(read, [], world.now))
     world.append()
-    assert world.read is None  # not at once, or it would spin
+    assert world.read is None  # a read at once would spin
     world.advance(1.0)
     world.complete_read()
     assert [0] == offsets(world, consumer)

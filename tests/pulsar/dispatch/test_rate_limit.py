@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from broker.pulsar.dispatch.by_key import KeyShared
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery, DispatchSettings
+from broker.pulsar.dispatch.many_consumers import ManyConsumers
 from broker.pulsar.dispatch.rate_limit import LOOK_AGAIN_S, UNLIMITED, DispatchRate, RateLimit
 from broker.pulsar.dispatch.round_robin import Shared
 from broker.pulsar.dispatch.single_active import Exclusive
@@ -86,7 +87,7 @@ def test_in_the_long_run_no_rate_is_exceeded(
         limit.consumed(messages, of_bytes, now)
         sent, size, last_messages, last_size = sent + messages, size + of_bytes, messages, of_bytes
         for rate, (_, _, period_s) in zip(limits, rates, strict=True):
-            # All but the last one sent was within the rate and what one period allows at once.
+            # All messages but the last were within the rate and what one period allows at once.
             if rate.messages_per_s:
                 assert sent - last_messages <= rate.messages_per_s * (now - start + period_s) + 1e-6
             if rate.bytes_per_s:
@@ -119,7 +120,7 @@ def exclusive(cursor: Cursor, limit: RateLimit) -> Exclusive:
     return Exclusive(cursor, DispatchSettings(), limit)
 
 
-def shared(cursor: Cursor, limit: RateLimit) -> Shared:
+def shared(cursor: Cursor, limit: RateLimit) -> ManyConsumers:
     return Shared(cursor, DispatchSettings(), limit=limit)
 
 
@@ -135,7 +136,11 @@ def key_shared(cursor: Cursor, limit: RateLimit) -> KeyShared:
     again=st.booleans(),
 )
 def test_only_the_last_entry_exceeds_the_rate(
-    make: Callable[[Cursor, RateLimit], Shared], rate: tuple[int, int], batches: list[int], waiting: bool, again: bool
+    make: Callable[[Cursor, RateLimit], ManyConsumers],
+    rate: tuple[int, int],
+    batches: list[int],
+    waiting: bool,
+    again: bool,
 ) -> None:
     """However many messages the entries have, ``waiting``: if the read has waited for them, and ``again``: if they are
     delivered once more."""

@@ -90,7 +90,7 @@ def test_redelivered_entries_precede_new_ones_and_are_counted() -> None:
     first, second = world.join("a", permits=2), world.join("b")
     world.settle()
     world.redeliver(first, [1])
-    world.redeliver(second, [0])  # it does not have it
+    world.redeliver(second, [0])  # `second` does not hold this entry
     world.flow(second, 2)
     world.settle()
     assert [(1, 1), (2, 0)] == [
@@ -247,10 +247,10 @@ def test_crowded_cursor_stops_reading_until_acknowledgement() -> None:
     for offset in (1, 3):
         world.acknowledge(consumer, world.at(offset))
     for offset in (5, 7):
-        cursor.skip(offset, offset + 1)  # no entry stands there
+        cursor.skip(offset, offset + 1)  # there is no entry at this offset
     world.flow(consumer, 1)
     assert cursor.crowded
-    world.complete_read()  # it was asked for before
+    world.complete_read()  # it was requested before the cursor was crowded
     assert world.read is None
     world.acknowledge(consumer, world.at(0))
     assert world.read is not None

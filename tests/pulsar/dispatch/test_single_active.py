@@ -47,8 +47,8 @@ class Subscription:
         self.dispatcher = dispatcher
         self.cursor = cursor
         self.log: list[Entry] = []
-        self.reads: list[Read] = []  # outstanding; the last one is the current one
-        self.begun = False  # the last one cannot be cancelled any more
+        self.reads: list[Read] = []  # outstanding; the last is current
+        self.begun = False  # if so, the last read cannot be cancelled
         self.wake_at: float | None = None
         self.got: dict[object, list[int]] = {}
         self.permitted: dict[object, int] = {}
@@ -322,7 +322,7 @@ def test_redelivery_rewinds_and_a_stale_completion_changes_nothing() -> None:
     # Pulsar's issue 26174: the completion of the read before the rewind clears the mark of the read after it.
     case = exclusive(*(entry(offset) for offset in range(6)), permits=100)
     waiting = case.subscription.reads[-1]
-    case.subscription.begun = True  # it is already on its way
+    case.subscription.begun = True  # the read is already under way
     case.subscription.carry_out(case.dispatcher.redeliver(case.consumer, None, at(0)))
     assert [6, 0] == [read.offset for read in case.subscription.reads]
     assert [] == case.dispatcher.read_done(waiting, [entry(6)], at(0))

@@ -101,7 +101,7 @@ def test_active_consumer_is_served_after_delay_and_announced() -> None:
     a, b = consumers("a", "b")
     assert [WakeAt(1.0)] == failover.add(b, at(0))
     assert [] == failover.flow(b, 10, at(0.1))
-    assert [] == failover.add(a, at(0.5))  # the better choice: it is served when the first one would have been
+    assert [] == failover.add(a, at(0.5))  # a better choice, which is served when the first would have been
     assert [WakeAt(1.0)] == failover.tick(at(0.9))
     effects = failover.tick(at(1.0))
     assert {a: True, b: False} == {e.consumer: e.active for e in effects if isinstance(e, Activate)}

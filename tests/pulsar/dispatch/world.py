@@ -28,7 +28,7 @@ from broker.pulsar.dispatch.many_consumers import ManyConsumers
 from broker.pulsar.entry import Chunk, Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 
-# As many keys as these, with hashes that are far from each other.
+# The number of keys, and the distance between their hashes.
 KEYS, SPREAD = 10, 6007
 
 
@@ -44,14 +44,14 @@ class World:
         self.consumers: list[Consumer] = []
         self.read: Read | None = None
         self.replay: Replay | None = None
-        self.stale: list[Read | Replay] = []  # nobody waits for these
+        self.stale: list[Read | Replay] = []  # the dispatcher waits for none of these
         self.alarm: float | None = None
-        # What must be true, kept in the simplest way.
+        # The expected state, kept in the simplest way.
         self.permits: dict[Consumer, int] = {}
         self.holder: dict[int, Consumer] = {}
         self.nacks: dict[int, int] = {}
         self.delivered: list[tuple[Consumer, Delivery]] = []
-        self.unacked_max = self.unacked_max_together = 0  # once they have been changed; 0: no limit
+        self.unacked_max = self.unacked_max_together = 0  # as last changed; 0: no limit
         self.completing_read = False
         self.largest = 0  # number of effects of one event
         self.seen: list[Effect] = []
@@ -266,7 +266,7 @@ class World:
         of_all = {offset: self.remaining(self.at(offset)) for offset in self.holder}
         own = sum(of_all[offset] for offset, holder in self.holder.items() if holder is consumer)
         assert not self.unacked_max or own < self.unacked_max, "more than a consumer may have"
-        # What waits to be sent again may be, as in Pulsar.
+        # As in Pulsar, entries that wait to be sent again may exceed this limit.
         if self.unacked_max_together and self.completing_read:
             assert sum(of_all.values()) < self.unacked_max_together, "something new, and more than all may have"
 
@@ -302,7 +302,7 @@ class World:
         """With willing consumers everything is delivered and acknowledged: nothing is lost, and nothing stands still."""
         if not self.consumers:
             self.join("last")
-        # From here on nobody sends anything but acknowledgements.
+        # From here on the consumers send only acknowledgements.
         for consumer in list(self.consumers):
             if not consumer.writable:
                 self.resume(consumer)
@@ -323,7 +323,7 @@ class Machine(RuleBasedStateMachine):
     """The subclass makes ``world`` before the first rule."""
 
     world: World
-    # Reads complete at once, as from the cache, and not only when a rule says so.
+    # Reads complete at once, as from the cache, and do not wait for a rule.
     quick = True
 
     def begin(self, world: World, quick: bool, slice: int) -> None:

@@ -14,7 +14,7 @@ from broker.runtime.disk import FileRegion
 from broker.runtime.timers import Timer
 from tests.storage.helpers import HandClock
 
-ALONE = 100 + OVERHEAD_BYTES + RUN_BYTES  # what an entry takes in a run of its own
+ALONE = 100 + OVERHEAD_BYTES + RUN_BYTES  # the bytes of an entry in a run of its own
 
 
 class World:
@@ -101,7 +101,7 @@ def test_entry_stays_until_cursors_have_read_it() -> None:
     log.put([entry(1), entry(2)])
     log.get(0), log.get(0), log.read(1, 3, 10, 1000), log.get(2)
     world.sleep(MAX_AGE_S)
-    assert [1, 2] == cached(log)  # what was appended together stays together
+    assert [1, 2] == cached(log)  # entries that were appended together stay together
     log.get(1)
     world.sleep(MAX_AGE_S)
     assert [] == cached(log)
@@ -132,8 +132,8 @@ def test_idle_cursor_eventually_costs_nothing() -> None:
     log.put([entry(offset)])
     log.get(offset)
     world.sleep(MAX_AGE_S)
-    assert offset not in cached(log)  # nobody waits for it
-    log.missed()  # the other one reads the log: it may catch up
+    assert offset not in cached(log)  # no cursor waits for this entry
+    log.missed()  # the other cursor reads the log, so it may catch up
     log.put([entry(offset + 1)])
     log.get(offset + 1)
     world.sleep(MAX_AGE_S)

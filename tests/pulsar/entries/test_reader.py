@@ -210,7 +210,7 @@ def test_kafka_entries_are_split_by_key_pulsars_not(reading: Reading) -> None:
     assert [(2, 5)] == [(entry.offset, entry.messages) for entry in plain]
     assert [(2, 2), (4, 1), (5, 1), (6, 1)] == [(entry.offset, entry.messages) for entry in keyed]
     assert [key_hash(b"k"), key_hash(b"l"), key_hash(b"kafka-5"), key_hash(b"k")] == [one.sticky_hash for one in keyed]
-    # Each finds its own in the cache.
+    # Each reader finds its own entries in the cache.
     assert (plain, keyed) == (reader.read(2, 100, MANY), reader.by_key.read(2, 100, MANY))
     assert ([keyed[1]], None) == (reader.by_key.replay([4]), reader.replay([4]))
     reader.close()

@@ -2,12 +2,11 @@
 
 import pytest
 
-from broker.pulsar.dispatch.dispatcher import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import DispatchSettings, KeySharedPolicy, SubType
 from broker.pulsar.entry import Entry
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription, PassingConsumer
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
-from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.subscriptions import Busy, Join
 from broker.pulsar.subscriptions.waker import Waker
 from broker.pulsar.topic_names import parse_topic
@@ -20,7 +19,7 @@ class Scene:
         self.stage = stage
         self.waker = Waker()
         self.topic = NonPersistentTopic(
-            parse_topic("non-persistent://public/default/t"), self.waker.line(), "pulsar.public.default.t"
+            self.waker.line(), "pulsar.public.default.t", name=parse_topic("non-persistent://public/default/t")
         )
         self.subscription = NonPersistentSubscription(self.topic, "s", durable, 0)
         self.topic.add(self.subscription)
@@ -165,7 +164,7 @@ def test_failover_notifies_only_consumers_whose_role_changes(scene: Scene) -> No
             subscription="s", kind=SubType.Failover, consumer_id=0, consumer_name=f"c{priority}", priority=priority
         )
         joined.append((client, scene.subscription.join(client.state, join, DispatchSettings(), None, 0)))
-    assert [2] * 19 + [1] == [len(client.commands()) for client, _ in joined]  # active, and not any more
+    assert [2] * 19 + [1] == [len(client.commands()) for client, _ in joined]  # active, then no longer active
     for _, connected in reversed(joined[10:]):
         scene.subscription.leave(connected)
     assert [0] * 9 + [1] + [1] * 9 + [0] == [len(client.commands()) for client, _ in joined]
@@ -175,7 +174,7 @@ def test_nondurable_subscription_ends_with_its_last_consumer(stage: Stage) -> No
     scene = Scene(stage, durable=False)
     _, connected = scene.join(durable=False)
     scene.subscription.leave(connected)
-    scene.subscription.leave(connected)  # once more: nothing
+    scene.subscription.leave(connected)  # the second call has no effect
     assert not scene.topic.subscriptions
     assert scene.subscription.closed
 

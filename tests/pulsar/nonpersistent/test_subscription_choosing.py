@@ -61,7 +61,7 @@ def test_shared_consumers_take_turns_and_batch_may_overdraw() -> None:
     assert -4 == a.permits
     a.permits += 4
     chooser.offer(a)
-    assert chooser.take(entry()) is None  # it has made up for it, and no more
+    assert chooser.take(entry()) is None  # the permits are 0 again, so no more is sent
 
 
 def test_key_is_delivered_only_to_its_owner() -> None:

@@ -28,7 +28,7 @@ class Taking:
 def made(subscriptions: int) -> tuple[NonPersistentTopic, Waker, list[Taking]]:
     waker = Waker()
     topic = NonPersistentTopic(
-        parse_topic("non-persistent://public/default/t"), waker.line(), "pulsar.public.default.t"
+        waker.line(), "pulsar.public.default.t", name=parse_topic("non-persistent://public/default/t")
     )
     taking = [Taking(str(number)) for number in range(subscriptions)]
     for one in taking:
@@ -57,7 +57,7 @@ def test_many_subscriptions_are_served_in_ordered_turns() -> None:
     assert waker.step(0)
     assert 16 == sum(bool(one.got) for one in taking)
     topic.remove(taking[-1])
-    topic.publish(entries(topic, 1))  # behind the others, though it is still of many
+    topic.publish(entries(topic, 1))  # it waits behind the others, because there are still many subscriptions
     while waker.step(0):
         pass
     assert all([0, 1, 2, 3] == one.got for one in taking[:-1])
@@ -68,7 +68,7 @@ def test_waiting_messages_keep_order_when_subscriptions_leave() -> None:
     topic, waker, taking = made(17)
     topic.publish(entries(topic, 1))
     topic.remove(taking[0])
-    topic.publish(entries(topic, 1))  # few by now, and yet the first is on its way
+    topic.publish(entries(topic, 1))  # it waits although few are left, because an earlier one is under way
     assert not taking[1].got
     while waker.step(0):
         pass
@@ -81,7 +81,7 @@ def test_what_waits_for_the_waker_is_bounded() -> None:
     topic, waker, taking = made(17)
     for _ in range(20):
         topic.publish(entries(topic, 1, size=1 << 20))
-    assert 5 == topic.dropped  # each takes more than its data
+    assert 5 == topic.dropped  # each also counts its overhead
     while waker.step(0):
         pass
     assert all(list(range(15)) == one.got for one in taking)

@@ -188,11 +188,11 @@ def test_a_topic_that_nobody_uses_is_forgotten(broker: Broker, connect: Connect)
     all_of_them = of(broker)
     (topic,) = all_of_them.loaded()
     topic.idle_since = -1e9
-    all_of_them._sweep()
+    all_of_them._topics._sweep()
     assert [topic] == all_of_them.loaded()
     wire.ask(Type.CLOSE_PRODUCER, pb.CommandCloseProducer(producer_id=0, request_id=0))
     wire.ask(Type.CLOSE_CONSUMER, pb.CommandCloseConsumer(consumer_id=0, request_id=0))
     topic.idle_since = -1e9
-    all_of_them._sweep()
+    all_of_them._topics._sweep()
     assert [] == all_of_them.loaded()
     assert topic.closed

@@ -77,7 +77,7 @@ def test_deleted_topic_loses_its_policies(opened: Opened) -> None:
     store.set_topic(OTHER, max_producers=1)
     store.forget(TOPIC)
     assert Policies() == store.topic(TOPIC)
-    opened.topics = {TOPIC}  # the other one was deleted while the broker was down
+    opened.topics = {TOPIC}  # the other topic was deleted while the broker was down
     assert Policies() == opened.again().topic(OTHER)
     assert [] == list(opened.catalogue.load_documents(KIND))
 

@@ -29,7 +29,7 @@ def test_a_full_namespace_gets_no_topics(admin: Admin) -> None:
     with client(admin.service_url, operation_timeout_seconds=5) as clients:
         with pytest.raises(PulsarException):
             clients.create_producer("fourth")
-        clients.create_producer("third")  # it is there already
+        clients.create_producer("third")  # this topic exists already
         admin.do("POST", NAMESPACE + "/maxTopicsPerNamespace", 0)
         clients.create_producer("fourth")
     assert 4 == len(admin.get(PERSISTENT))
@@ -70,7 +70,7 @@ def test_consumers_make_no_subscription_where_that_is_forbidden(admin: Admin) ->
         with pytest.raises(PulsarException):
             clients.subscribe("t", "new")
         clients.subscribe("t", "known")
-        clients.create_reader("t", pulsar.MessageId.earliest)  # it leaves nothing behind
+        clients.create_reader("t", pulsar.MessageId.earliest)  # a reader keeps no subscription
         assert ["known"] == [name for name in admin.get(f"{PERSISTENT}/t/subscriptions") if "reader" not in name]
         admin.do("POST", f"{PERSISTENT}/t/autoSubscriptionCreation", {"allowAutoSubscriptionCreation": True})
         clients.subscribe("t", "new")

@@ -169,10 +169,10 @@ def test_recently_written_topic_is_kept(running: Running) -> None:
     running.send("t", 1)
     (info,) = running.context.logs.topics()
     producer = running.client.create_producer("t")
-    assert not running.context.topics.delete_unused(info, [0])  # its producer comes back
+    assert not running.context.topics.delete_unused(info, [0])  # the producer connects again
     producer.send(b"x")
     assert running.context.topics.delete_unused(info, [2])
-    producer.send(b"y")  # to another topic of that name
+    producer.send(b"y")  # this creates another topic of that name
     assert [1] == [log.log_end_offset for log in running.context.logs.partitions.values()]
 
 
@@ -189,7 +189,7 @@ def test_topics_whose_subscriptions_have_caught_up_are_deleted(running: Running)
     wait_for(lambda: running.subscription("unloaded", "s").cursor.acknowledged_before == 2)
     look_for_inactive_topics(running)
     look_for_inactive_topics(running, 61)
-    assert 3 == len(context.logs.topics())  # they have consumers
+    assert 3 == len(context.logs.topics())  # topics with consumers are kept
     for consumer in consumers:
         consumer.close()
     wait_for(lambda: not any(topic.in_use for topic in context.topics.loaded()))
@@ -236,7 +236,7 @@ def test_broker_dispatch_rate_is_shared_by_all_topics(tmp_path: Path) -> None:
         first, second = (client.subscribe(topic, "s") for topic in ("a", "b"))
         running.send("a", 1, 100)
         assert b"0" == first.receive(10_000).data()[:1]
-        # The debt of that message is paid after more than a minute. A read that has waited since before it gets its entry.
+        # This debt lasts for more than a minute. A read that has waited since before still gets its entry.
         running.send("b", 2)
         assert b"0" == second.receive(10_000).data()[:1]
         with pytest.raises(pulsar.Timeout):
@@ -310,6 +310,6 @@ def test_unacknowledged_limits_reach_connected_consumers(running: Running, kind:
     set_to(max_unacked_per_subscription=50)
     for _ in range(260):
         consumer.acknowledge(consumer.receive(60_000))
-    wait_for(lambda: unacked() == 40)  # still too many to be given more
+    wait_for(lambda: unacked() == 40)  # 40 are still too many for the consumer to get more
     set_to(max_unacked_per_subscription=0)
     wait_for(lambda: unacked() == 240)

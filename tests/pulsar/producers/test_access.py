@@ -87,13 +87,13 @@ def test_topic_epoch_survives_restart(tmp_path: Path) -> None:
 def test_producer_name_is_free_once_producer_left(connect: Connect) -> None:
     first, second = connect(), connect()
     first.produce("t", producer_name="name")
-    # The broker asks whether the first one still lives, and it does.
+    # The broker asks whether the first connection still lives, which answers.
     second.say(Type.PRODUCER, pb.CommandProducer(topic="t", producer_id=0, request_id=1, producer_name="name"))
     assert Type.PING == first.hear()[0]
     first.say(Type.PONG, pb.CommandPong())
     kind, error = second.hear()
     assert (Type.ERROR, pb.ServerError.ProducerBusy) == (kind, error.error)
-    # And now it goes without an answer.
+    # This time it closes without an answer.
     second.say(Type.PRODUCER, pb.CommandProducer(topic="t", producer_id=0, request_id=2, producer_name="name"))
     assert Type.PING == first.hear()[0]
     first.close()
@@ -139,7 +139,7 @@ def test_a_producer_may_make_the_first_subscription(broker: Broker, connect: Con
 def test_what_a_producer_may_not_ask_for(connect: Connect, fields: dict[str, object], error: int) -> None:
     wire = connect()
     assert error == wire.produce("t", **fields).error
-    assert wire.produce("t").producer_ready  # a refused one leaves nothing behind
+    assert wire.produce("t").producer_ready  # a refused producer leaves nothing behind
 
 
 def require_encryption(broker: Broker, required: bool) -> None:

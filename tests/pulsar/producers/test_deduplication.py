@@ -79,7 +79,7 @@ def test_sequence_ids_match_log_after_crash(tmp_path: Path, monkeypatch: pytest.
         send(wire, send_frame(10, bytes(100), batch=5, highest_sequence_id=14))
         chunks = [send_frame(15, uuid="u", num_chunks_from_msg=2, chunk_id=number) for number in range(2)]
         send(wire, chunks[0])
-        shutil.copytree(tmp_path / "data", crashed)  # what kill -9 leaves
+        shutil.copytree(tmp_path / "data", crashed)  # the files as kill -9 leaves them
         wire.close()
     with broker_of(crashed) as broker:
         wire, last = produce(broker)

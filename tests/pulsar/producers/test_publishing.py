@@ -96,7 +96,7 @@ def test_batch_with_false_message_count_ends_producer(broker: Broker, connect: C
     assert [(0, 0)] == list(receipts(wire, 1))
     kind, error = wire.hear()
     assert (Type.SEND_ERROR, 1, pb.ServerError.MetadataError) == (kind, error.sequence_id, error.error)
-    # What follows is not stored, because the client sends it again together with the one that failed.
+    # The SEND after the failed one is not stored, because the client sends both again.
     ping(wire)
     assert 1 == topic_of(broker).log.log_end_offset
 
@@ -129,10 +129,10 @@ def test_hanging_fsync_withholds_receipts_and_bounds_input(broker: Broker, conne
     wire = connect()
     wire.produce("t")
     log = topic_of(broker).log
-    with log.durability.sync_lock:  # as if an fsync ran
+    with log.durability.sync_lock:  # as while an fsync runs
         wire.raw(b"".join(send_frame(number) for number in range(4500)))
         other = connect()
-        other.produce("t", producer_name="other")  # neighbours go on
+        other.produce("t", producer_name="other")  # other connections are served
         state = next(iter(topic_of(broker).producers)).connection.data
         while state.parked is None:
             ping(other)
@@ -157,7 +157,7 @@ def test_failed_fsync_causes_error_instead_of_receipt(
     wire.raw(send_frame(0) + send_frame(1))
     kind, error = wire.hear()
     assert (Type.SEND_ERROR, 0, pb.ServerError.PersistenceError) == (kind, error.sequence_id, error.error)
-    ping(wire)  # nothing else comes
+    ping(wire)  # the broker sends nothing else
     while next(iter(topic_of(broker).producers)).connection.data.owed:
         ping(wire)
 
@@ -194,7 +194,7 @@ def test_long_metadata_is_parsed_on_a_handler(
     wire.raw(send_frame(3, properties=props(1 << 20)) + send_frame(4))
     kind, error = wire.hear()
     assert (Type.SEND_ERROR, 3, pb.ServerError.NotAllowedError) == (kind, error.sequence_id, error.error)
-    assert [(4, 3)] == list(receipts(wire, 1))  # the producer goes on
+    assert [(4, 3)] == list(receipts(wire, 1))  # the producer continues
 
 
 def test_sends_exceeding_segment_are_appended_separately(broker: Broker, connect: Connect) -> None:
@@ -235,7 +235,7 @@ def test_command_time_counts_for_user_quota(broker: Broker, connect: Connect) ->
     quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.REQUEST, 1e-6)])
     assert wire.produce("t").producer_ready
     wait_for(lambda: quotas.throttled() == 1)
-    wire.raw(send_frame(0))  # waits
+    wire.raw(send_frame(0))  # this SEND waits
     assert 0 == topic_of(broker).log.log_end_offset
     quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.REQUEST, None)])
     assert [(0, 0)] == list(receipts(wire, 1))
@@ -253,10 +253,10 @@ def test_publish_rate_holds_connection_without_loss(broker: Broker, connect: Con
     while not len(context.throttling):
         ping(connect())
     wire.raw(send_frame(100))
-    ping(other)  # nobody else waits
+    ping(other)  # no other connection waits
     other.raw(send_frame(0))
     assert 1 == len(list(receipts(other, 1)))
-    context.policies.set_namespace("public/default", publish_rate=None)  # and who waits goes on at once
+    context.policies.set_namespace("public/default", publish_rate=None)  # the waiting connection continues at once
     assert [100] == [sequence_id for sequence_id, _ in receipts(wire, 1)]
     while len(context.throttling):
         ping(other)
@@ -270,7 +270,7 @@ def test_publish_rate_of_bytes_covers_all_producers(broker: Broker, connect: Con
     context.policies.set_topic(topic_of(broker).topic_id, publish_rate=Rate(bytes=1000))
     wires[0].raw(send_frame(0, bytes(50_000)))
     assert 1 == len(list(receipts(wires[0], 1)))
-    wires[1].raw(send_frame(0))  # it is taken, and finds the debt of the other
+    wires[1].raw(send_frame(0))  # it is accepted, although the other producer has left a debt
     assert 1 == len(list(receipts(wires[1], 1)))
     while len(context.throttling) < 2:
         ping(connect())

@@ -179,7 +179,7 @@ def schemas(depth: int = 2) -> st.SearchStrategy[Any]:
     if depth == 0:
         return simple
     inner = schemas(depth - 1)
-    # Names that no two types share within a schema: by depth and a letter.
+    # The depth and a letter make names that no two types of a schema share.
     named = st.sampled_from(["X", "Y"]).map(lambda letter: f"{letter}{depth}")
     fields = st.lists(
         st.tuples(NAMES, simple if depth == 1 else inner, st.booleans()), max_size=3, unique_by=lambda one: one[0]

@@ -1,7 +1,7 @@
 """Producers and consumers with schemas, with the real client."""
 
-import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pulsar.schema import Integer, JsonSchema, Record, String, StringSchema
 from broker.client.embedded import Broker
 from broker.pulsar.refusals import IncompatibleSchema, TopicNotFound, code_of
 from protocol.pulsar import pulsar_pb2 as pb
-from protocol.pulsar.frames import write_command
+from tests.pulsar.wire import Wire
 
 
 class Example(Record):
@@ -62,64 +62,32 @@ def test_messages_carry_their_schema_version(client: Any) -> None:
         assert version.to_bytes(8, "big") == message._message.schema_version().encode("latin-1")
 
 
-def read_frame(stream: Any) -> Any:
-    size = int.from_bytes(stream.read(4), "big")
-    body = stream.read(size)
-    return pb.BaseCommand.FromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
-
-
 def ask(broker: Broker, *commands: tuple[int, Any]) -> list[Any]:
     """What the broker answers to these commands, on a connection of their own."""
-    host, _, port = broker.address("pulsar").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection, connection.makefile("rb") as stream:
-        connection.sendall(write_command(pb.BaseCommand.CONNECT, pb.CommandConnect(client_version="test")))
-        assert pb.BaseCommand.CONNECTED == read_frame(stream).type
-        answers = []
-        for type_, command in commands:
-            connection.sendall(write_command(type_, command))
-            answers.append(read_frame(stream))
-        return answers
+    with closing(Wire(broker.address("pulsar"))) as wire:
+        return [wire.ask(kind, command)[1] for kind, command in commands]
 
 
 def test_schemas_are_told_and_added_without_a_producer(broker: Broker, client: Any) -> None:
     client.create_producer("asked", schema=JsonSchema(Example))
     client.create_producer("asked", schema=JsonSchema(Optional))
-    first, latest, unknown, none = (
-        answer.getSchemaResponse
-        for answer in ask(
-            broker,
-            (pb.BaseCommand.GET_SCHEMA, pb.CommandGetSchema(request_id=0, topic="asked", schema_version=bytes(8))),
-            (pb.BaseCommand.GET_SCHEMA, pb.CommandGetSchema(request_id=1, topic="asked")),
-            (
-                pb.BaseCommand.GET_SCHEMA,
-                pb.CommandGetSchema(request_id=2, topic="asked", schema_version=b"\0" * 7 + b"\7"),
-            ),
-            (pb.BaseCommand.GET_SCHEMA, pb.CommandGetSchema(request_id=3, topic="nothing")),
-        )
+    get, make = pb.BaseCommand.GET_SCHEMA, pb.BaseCommand.GET_OR_CREATE_SCHEMA
+    first, latest, unknown, none = ask(
+        broker,
+        (get, pb.CommandGetSchema(request_id=0, topic="asked", schema_version=bytes(8))),
+        (get, pb.CommandGetSchema(request_id=0, topic="asked")),
+        (get, pb.CommandGetSchema(request_id=0, topic="asked", schema_version=b"\0" * 7 + b"\7")),
+        (get, pb.CommandGetSchema(request_id=0, topic="nothing")),
     )
-    assert (0, bytes(8), b"Example" in first.schema.schema_data) == (first.request_id, first.schema_version, True)
-    assert (1, b"\0" * 7 + b"\1", b"Optional" in latest.schema.schema_data) == (
-        latest.request_id,
-        latest.schema_version,
-        True,
-    )
+    assert (bytes(8), True) == (first.schema_version, b"Example" in first.schema.schema_data)
+    assert (b"\0" * 7 + b"\1", True) == (latest.schema_version, b"Optional" in latest.schema.schema_data)
     for answer in (unknown, none):
         assert code_of(TopicNotFound()) == answer.error_code
-    same, other = (
-        answer.getOrCreateSchemaResponse
-        for answer in ask(
-            broker,
-            (
-                pb.BaseCommand.GET_OR_CREATE_SCHEMA,
-                pb.CommandGetOrCreateSchema(request_id=5, topic="asked", schema=first.schema),
-            ),
-            (
-                pb.BaseCommand.GET_OR_CREATE_SCHEMA,
-                pb.CommandGetOrCreateSchema(
-                    request_id=6, topic="asked", schema=pb.Schema(name="", schema_data=b"", type=pb.Schema.String)
-                ),
-            ),
-        )
+    text = pb.Schema(name="", schema_data=b"", type=pb.Schema.String)
+    same, other = ask(
+        broker,
+        (make, pb.CommandGetOrCreateSchema(request_id=0, topic="asked", schema=first.schema)),
+        (make, pb.CommandGetOrCreateSchema(request_id=0, topic="asked", schema=text)),
     )
     assert (bytes(8), False) == (same.schema_version, same.HasField("error_code"))
     assert code_of(IncompatibleSchema()) == other.error_code

@@ -45,17 +45,17 @@ def compatible(new: Schema, existing: list[Schema], strategy: Strategy) -> bool:
 
 
 A = avro("a:int")
-AB = avro("a:int", "b:int")  # reads nothing that A has written, and is read by A
+AB = avro("a:int", "b:int")  # cannot read what A has written; A can read what it has written
 AB_DEFAULT = avro("a:int", "b:int=0")
 B_TEXT = avro("a:string")
 
-# new, what came before (the latest first), the strategies under which it may follow.
+# The new schema, the earlier ones (the latest first), and the strategies that allow it.
 CASES = [
     (AB, [A], {S.FORWARD, S.FORWARD_TRANSITIVE}),
     (A, [AB], {S.BACKWARD, S.BACKWARD_TRANSITIVE}),
     (AB_DEFAULT, [A], {S.FORWARD, S.FORWARD_TRANSITIVE, S.BACKWARD, S.BACKWARD_TRANSITIVE, S.FULL, S.FULL_TRANSITIVE}),
     (B_TEXT, [A], set()),
-    # Only those that look at all versions see the oldest.
+    # Only strategies that check all versions see the oldest.
     (AB, [AB_DEFAULT, A], {S.FORWARD, S.FORWARD_TRANSITIVE, S.BACKWARD, S.FULL}),
     (B_TEXT, [avro("a:bytes"), A], {S.FORWARD, S.BACKWARD, S.FULL}),
 ]

@@ -94,7 +94,7 @@ def test_consumer_schema_is_checked_by_strategy(opened: Opened, strategy: Strate
         return True
 
     assert may(avro("a", "b"))
-    # It reads what is there; the other way round nothing is asked of a consumer, but by FULL_TRANSITIVE.
+    # This schema reads the stored data. Only FULL_TRANSITIVE also asks for the other direction.
     assert (strategy not in (Strategy.FULL_TRANSITIVE, Strategy.ALWAYS_INCOMPATIBLE)) == may(avro("a"))
     assert (strategy is Strategy.ALWAYS_COMPATIBLE) == may(avro("a", "b", "c"))
     assert (strategy is Strategy.ALWAYS_COMPATIBLE) == may(Schema(STRING, b""))
@@ -125,7 +125,7 @@ def test_deleted_topic_loses_its_schemas(opened: Opened) -> None:
     opened.registry.put(OTHER, avro("a"), FULL, 0)
     opened.registry.forget(TOPIC)
     assert opened.registry.latest(TOPIC) is None
-    opened.topics = {TOPIC}  # the other one was deleted while the broker was down
+    opened.topics = {TOPIC}  # the other topic was deleted while the broker was down
     registry = opened.again()
     assert registry.latest(TOPIC) is None and registry.latest(OTHER) is None
     assert [] == list(opened.catalogue.load_documents(registry_module.KIND))

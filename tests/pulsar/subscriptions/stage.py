@@ -8,15 +8,13 @@ from broker.errors import StorageError
 from broker.metadata.writer import CatalogueWriter
 from broker.network.service import Part, Peer
 from broker.pulsar.connection import PulsarConnection
-from broker.pulsar.dispatch.dispatcher import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import DispatchSettings, SubType
 from broker.pulsar.dispatch.rate_limit import DispatchRate, RateLimit
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader, Readers
 from broker.pulsar.entry import Entry
-from broker.pulsar.producers.producers import Producers
 from broker.pulsar.subscriptions.acknowledging import Acknowledging
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
-from broker.pulsar.subscriptions.dispatchers import SubType
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Bounds, Join, Subscriptions
 from broker.pulsar.topic_names import parse_topic
@@ -203,7 +201,7 @@ class Member:
     def ack(self, *ids: int | tuple[int, tuple[int, ...]], cumulative: bool = False, ledger: int = LEDGER) -> Any:
         """The error with which it is answered; "waiting" if it is not answered yet."""
         whole = [one for one in ids if isinstance(one, int)]
-        if not cumulative and len(whole) == len(ids):  # as the codec has it
+        if not cumulative and len(whole) == len(ids):  # as the codec represents it
             ack = Ack(self.connected.id, cumulative, [], 1, -1, ledger, whole)
         else:
             acked = [Acked(ledger, one, ()) if isinstance(one, int) else Acked(ledger, *one) for one in ids]
@@ -239,9 +237,8 @@ class Stage:
         self.topic = self.load(self.log)
 
     def load(self, log: Log) -> Topic:
-        topic = Topic(
-            parse_topic("t"), log, EntryReader(log, self.cache, self.readers), TopicRecord(LEDGER), Producers()
-        )
+        reader = EntryReader(log, self.cache, self.readers)
+        topic = Topic(log, reader, TopicRecord(LEDGER), name=parse_topic("t"))
         self.subscriptions.load(topic)
         return topic
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from broker.delivery.acknowledged import TooManyHoles
 from broker.errors import StorageError
+from broker.pulsar.dispatch.dispatcher import SubType
 from broker.pulsar.refusals import ConsumerNotFound
-from broker.pulsar.subscriptions.dispatchers import SubType
 from tests.pulsar.subscriptions.stage import LEDGER, Member, Stage
 
 FULL = 2**63 - 1
@@ -27,7 +27,7 @@ def test_redelivered_batch_marks_its_unacknowledged_messages(stage: Stage, kind:
     member = received(stage, kind)
     assert None is member.ack((0, (0b11001,)))  # 1 and 2 are acknowledged
     assert 3 == member.subscription.backlog
-    assert None is member.ack((0, (0b01111,)))  # and 4
+    assert None is member.ack((0, (0b01111,)))  # 4 is acknowledged, too
     assert 2 == member.subscription.backlog
     member.leave()
     again = stage.client().subscribe(kind=kind)
@@ -80,7 +80,7 @@ def test_cumulative_acknowledgements_take_everything_before(stage: Stage, kind: 
     assert 2 == member.subscription.cursor.acknowledged_before
     assert None is member.ack(3, cumulative=True)
     assert 7 == member.subscription.cursor.acknowledged_before
-    assert None is member.ack(0, cumulative=True)  # an old one changes nothing
+    assert None is member.ack(0, cumulative=True)  # an earlier id changes nothing
     assert 7 == member.subscription.cursor.acknowledged_before
 
 
@@ -106,7 +106,7 @@ def test_entry_before_batch_is_acknowledged_by_any_offset(stage: Stage, cached: 
     stage.run()
     assert answer in (None, "waiting")
     assert 4 == member.subscription.cursor.acknowledged_before
-    member.ack(6, cumulative=True)  # nobody computes this; it means the batch that covers the offset
+    member.ack(6, cumulative=True)  # no client computes this id; it means the batch that covers the offset
     stage.run()
     assert 8 == member.subscription.cursor.acknowledged_before
 
@@ -120,7 +120,7 @@ def test_entries_of_before_a_restart_are_looked_up(stage: Stage, kind: int, cach
     if not cached:
         stage._cache_bytes = 0
         stage.start()
-    member = stage.client().subscribe(kind=kind)  # nothing has been delivered to it
+    member = stage.client().subscribe(kind=kind)  # no entry has been delivered to it
     answer = member.ack(0, 5, (6, (0b100,)), 7, 4)
     if not cached:
         assert "waiting" == answer

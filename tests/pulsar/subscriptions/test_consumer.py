@@ -81,7 +81,7 @@ class Throttled:
         self.client = self._client("alice")
         self.member = self.client.subscribe()
         self.member.flow(100)
-        # More than may be used at once.
+        # This is more than may be used at once.
         stage.produce(1, int(1000 * Windows().ahead_s) + 2500)
         assert [0] == self.member.offsets()
         stage.produce(2)
@@ -109,7 +109,7 @@ def throttled(stage: Stage) -> Throttled:
 def test_consumer_over_quota_waits_until_debt_paid(throttled: Throttled) -> None:
     for _ in range(2):
         throttled.stage.wait(1000)
-        # That its connection takes more is not enough.
+        # It is not enough that the connection takes more.
         throttled.client.drained()
         throttled.member.connected.writable()
         assert [] == throttled.member.offsets()
@@ -158,7 +158,7 @@ def test_the_real_client_is_throttled_and_loses_nothing(tmp_path: Path) -> None:
             assert 100_000 == len(consumer.receive(30_000).data())
             (topic,) = broker.server.part("pulsar").context.topics.loaded()  # type: ignore[union-attr]
             (connected,) = topic.subscriptions["s"].connected
-            wait_for(lambda: connected.held)  # the client may be faster
+            wait_for(lambda: connected.held)  # the client may receive before the broker holds it
             producer.send(b"later")
             quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.FETCH, None)])
             assert b"later" == consumer.receive(30_000).data()

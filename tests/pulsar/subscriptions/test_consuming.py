@@ -102,7 +102,7 @@ def test_ack_with_request_id_is_answered_once_durable(tmp_path: Path) -> None:
         ack(wire, ledger, 0, 2, request_id=5)
         kind, answer = wire.hear()
         assert (Type.ACK_RESPONSE, 5, False) == (kind, answer.request_id, answer.HasField("error"))
-        ack(wire, ledger, 1, request_id=0)  # a legal id
+        ack(wire, ledger, 1, request_id=0)  # 0 is a legal request id
         assert 0 == wire.hear()[1].request_id
         producer.close()
         wire.close()
@@ -193,7 +193,7 @@ def test_second_exclusive_consumer_is_refused_after_liveness_check(connect: Conn
     subscribe(first)
     command = CommandSubscribe(topic="t", subscription="s", subType=0, consumer_id=0, request_id=7)
     second.say(Type.SUBSCRIBE, command)
-    assert Type.PING == first.hear()[0]  # it has to show that it lives
+    assert Type.PING == first.hear()[0]  # the broker asks whether the first still lives
     first.say(Type.PONG, pb.CommandPong())
     kind, answer = second.hear()
     assert (Type.ERROR, pb.ServerError.ConsumerBusy) == (kind, answer.error)
@@ -400,7 +400,7 @@ def _until_free(connect: Connect, name: str, kind: int) -> None:
     if kind != SubType.Exclusive:
         return
     wire = connect()
-    assert Type.SUCCESS == subscribe(wire, name=name)[0]  # asks the old one, whose connection is closed
+    assert Type.SUCCESS == subscribe(wire, name=name)[0]  # the broker asks the old consumer, whose connection is closed
     wire.ask(Type.CLOSE_CONSUMER, pb.CommandCloseConsumer(consumer_id=0, request_id=0))
 
 

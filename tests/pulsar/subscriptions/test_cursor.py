@@ -84,7 +84,7 @@ def test_zero_bits_and_missing_words_acknowledge() -> None:
     assert 1 == cursor.acknowledge(0, 100, [-2, -1])  # the first of 100
     assert [-2, 2**36 - 1] == list(cursor.ack_set(0) or ())
     assert 99 == cursor.remaining(0, 100)
-    assert 1 == cursor.acknowledge(0, 100, [-3, -1])  # the second: sets are joined
+    assert 1 == cursor.acknowledge(0, 100, [-3, -1])  # the second, because ack sets are joined
     assert 36 == cursor.acknowledge(0, 100, [-1])
     assert [-4] == list(cursor.ack_set(0) or ())
     assert 62 == cursor.acknowledge(0, 100, [])

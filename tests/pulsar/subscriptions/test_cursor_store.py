@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from broker.errors import StorageError
-from broker.pulsar.subscriptions.dispatchers import SubType
+from broker.pulsar.dispatch.dispatcher import SubType
 from tests.pulsar.subscriptions.stage import Member, Stage
 
 
@@ -36,10 +36,10 @@ def test_answer_means_state_is_in_catalogue(stage: Stage) -> None:
     member = subscribed(stage)
     member.ack(0, 2)
     answers = saved(stage, member)
-    assert [] == answers  # nothing before the writer's thread has written
+    assert [] == answers  # no answer comes before the writer's thread has written
     stage.run()
     assert [None] == answers
-    member.ack(1)  # without an answer
+    member.ack(1)  # this acknowledgement is not answered
     assert [1, 3] == restarted(stage)
 
 
@@ -195,7 +195,7 @@ def test_pending_request_at_unloading_awaits_last_state(stage: Stage, monkeypatc
     monkeypatch.setattr(rows, "take_waiting", unloaded_meanwhile)
     assert stage.run_writer()
     monkeypatch.undo()
-    assert [] == answers  # nothing is in the catalogue yet
+    assert [] == answers  # the catalogue has nothing yet
     stage.run()
     assert [None] == answers
     assert [1, 3] == restarted(stage)
@@ -235,7 +235,7 @@ def test_unloaded_topics_state_never_overwrites_newer_state(stage: Stage) -> Non
     stage.produce(4)
     member = subscribed(stage)
     member.ack(0)
-    saved(stage, member)  # in the writer's queue
+    saved(stage, member)  # the state is in the writer's queue
     member.subscription.close()
     stage.topic = stage.load(stage.log)
     again = subscribed(stage, start=None)
@@ -253,7 +253,7 @@ def test_a_deleted_subscription_leaves_nothing(stage: Stage) -> None:
     stage.run()
     assert ["s"] == stage.stored
     member.ack(0)
-    saved(stage, member)  # is written before it is deleted
+    saved(stage, member)  # the state is written before it is deleted
     answers: list[Any] = []
     stage.subscriptions.remove(member.subscription, answers.append)
     stage.run()
@@ -294,7 +294,7 @@ def test_recreated_subscription_survives_deletion_of_old_one(stage: Stage, late:
         again = subscribed(stage)
         stage.clock.sleep_ms(1_000)
         answers = saved(stage, again)
-        stage.timer.step(0)  # the deletion would be tried again now
+        stage.timer.step(0)  # another try of the deletion would run now
     stage.run()
     stage.wait(3_000)
     assert [None] == answers

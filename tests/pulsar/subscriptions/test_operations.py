@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from broker.pulsar.dispatch.dispatcher import SubType
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions import operations
-from broker.pulsar.subscriptions.dispatchers import SubType
 from tests.pulsar.entries.messages import message
 from tests.pulsar.subscriptions.stage import Stage
 from tests.storage.helpers import NOW_MS
@@ -26,7 +26,7 @@ def test_skip_counts_what_is_not_acknowledged(stage: Stage) -> None:
     member.flow(100)
     stage.run()
     member.ack(1, 2, 5)
-    assert None is answer(stage, operations.skip, member.subscription, 3)  # 0, 3, 4
+    assert None is answer(stage, operations.skip, member.subscription, 3)  # this skips 0, 3 and 4
     assert 6 == member.subscription.cursor.acknowledged_before
     assert 4 == member.subscription.backlog
     assert 4 == member.connected.consumer.unacked
@@ -123,7 +123,7 @@ def test_a_look_reads_so_many_bytes_at_most(stage: Stage, monkeypatch: pytest.Mo
     subscription = stage.client().subscribe().subscription
     monkeypatch.setattr(operations, "_SCAN_MAX", 100)
     found = answer(stage, operations.analyze, subscription, 0)
-    assert (100, True) == (found.entries, found.aborted)  # one read
+    assert (100, True) == (found.entries, found.aborted)  # these are the entries of one read
     assert isinstance(answer(stage, operations.peek, subscription, 100), Entry)
     assert isinstance(answer(stage, operations.peek, subscription, 101), operations.TooFar)
 

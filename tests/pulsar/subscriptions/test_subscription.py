@@ -2,9 +2,9 @@
 
 import pytest
 
+from broker.pulsar.dispatch.dispatcher import KeySharedPolicy, SubType
 from broker.pulsar.refusals import ConsumerBusy
 from broker.pulsar.subscriptions.cursor import Cursor
-from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 from tests.pulsar.entries.messages import message
 from tests.pulsar.subscriptions.stage import LEDGER, Stage
@@ -24,7 +24,7 @@ def test_messages_come_as_there_are_permits(stage: Stage, kind: int) -> None:
     stage.run()
     assert list(range(3, 10)) == member.offsets()
     stage.produce(2)
-    assert [10, 11] == member.offsets()  # on the thread that has appended
+    assert [10, 11] == member.offsets()  # the appending thread has delivered them
 
 
 def test_entry_between_end_check_and_wait_is_seen(stage: Stage) -> None:
@@ -72,7 +72,7 @@ def test_what_others_append_to_the_log_is_noticed(stage: Stage) -> None:
 
     member = stage.client().subscribe()
     member.flow(10)
-    append_entry(stage.log, message(b"m"))  # as the end of a transaction, or a producer of Kafka's
+    append_entry(stage.log, message(b"m"))  # as the end of a transaction or a producer of Kafka's appends
     stage.run()
     assert [0] == member.offsets()
     append_entry(stage.log, message(b"m"))
@@ -95,7 +95,7 @@ def test_a_long_backlog_is_read_in_turns(stage: Stage) -> None:
     stage.produce(1500)
     member = stage.client().subscribe()
     member.flow(1500)
-    assert 400 == len(member.offsets())  # four batches, and the rest on the waker's thread
+    assert 400 == len(member.offsets())  # these are four batches; the waker's thread reads the rest
     stage.run()
     assert 1100 == len(member.offsets())
 
@@ -109,7 +109,7 @@ def test_redelivered_entries_are_read_in_turns(stage: Stage) -> None:
     second = stage.client().subscribe(kind=SubType.Shared)
     first.leave()
     second.flow(1000)
-    assert len(second.offsets()) <= 400  # the rest on the waker's thread
+    assert len(second.offsets()) <= 400  # the waker's thread reads the rest
     stage.run()
     assert second.connected.messages_out == 1000
 
@@ -121,7 +121,7 @@ def test_consumer_not_reading_socket_gets_one_slice(stage: Stage) -> None:
     client.link.reads = False
     member.flow(1000)
     stage.run()
-    assert 100 == len(member.offsets())  # a batch: 2 MB
+    assert 100 == len(member.offsets())  # this is a batch, 2 MB
     stage.produce(100, size=20_000)
     stage.run()
     assert [] == member.offsets()
@@ -138,7 +138,7 @@ def test_pause_ends_if_output_drained_before_processor_noticed(stage: Stage) -> 
     member = client.subscribe()
     member.flow(1000)
     assert member.connected.paused
-    client.outbox.run()  # nothing is queued any more when the processor is asked to report that
+    client.outbox.run()  # the queue is empty when the processor is asked to report that
     assert client.link.writable
     stage.run()
     client.outbox.run()
@@ -190,7 +190,7 @@ def test_redelivery_during_read_neither_loses_nor_repeats(stage: Stage) -> None:
     member.flow(3)
     stage.run()
     assert [0, 1, 2] == member.offsets()
-    member.flow(100)  # a read of 3, 4 is under way
+    member.flow(100)  # a read of 3 and 4 is under way
     member.subscription.redeliver(member.connected, None, None)
     stage.run()
     assert [0, 1, 2, 3, 4] == member.offsets()
@@ -293,7 +293,7 @@ def test_consumer_churn_leaves_one_pending_read(stage: Stage, durable: bool) -> 
     last.flow(10)
     stage.run()
     assert [0, 1, 2] == last.offsets()
-    assert 1 == len(read)  # the others are not wanted any more
+    assert 1 == len(read)  # the other reads are no longer wanted
 
 
 @pytest.mark.parametrize("kinds", [(SubType.Shared, SubType.Key_Shared), (SubType.Key_Shared, SubType.Shared)])

@@ -2,10 +2,9 @@
 
 import pytest
 
-from broker.pulsar.dispatch.dispatcher import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import DispatchSettings, KeySharedPolicy, SubType
 from broker.pulsar.dispatch.rate_limit import DispatchRate
 from broker.pulsar.refusals import ConsumerAssignError, ConsumerBusy, NotAllowed, ServiceNotReady
-from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.subscriptions import Bounds, Busy, Missing
 from tests.pulsar.subscriptions.stage import Stage
 

@@ -11,8 +11,8 @@ import pytest
 from broker.client.embedded import Broker
 from broker.pulsar.refusals import NotAllowed, TopicNotFound
 from broker.pulsar.topic_names import parse_topic
-from broker.pulsar.topics import registry as module
 from broker.pulsar.topics.registry import TopicRegistry
+from broker.pulsar.topics.topic import IDLE_S
 from broker.storage.refusals import TopicExists
 from tests.pulsar.wire import Type, Wire, send_frame
 
@@ -102,20 +102,21 @@ def test_simultaneous_requests_get_the_same_topic(topics: TopicRegistry) -> None
 
 
 @contextmanager
-def in_a_minute(topics: TopicRegistry, seconds: float = module._IDLE_S + 1) -> Iterator[None]:
+def in_a_minute(topics: TopicRegistry, seconds: float = IDLE_S + 1) -> Iterator[None]:
     """As if the time had passed, and the timer looked."""
-    clock = topics._clock
+    table = topics._topics
+    clock = table._clock
 
     class Later:
         def monotonic(self) -> float:
             return clock.monotonic() + seconds
 
-    topics._clock = Later()  # type: ignore[assignment]
+    table._clock = Later()  # type: ignore[assignment]
     try:
-        topics._sweep()
+        table._sweep()
         yield
     finally:
-        topics._clock = clock
+        table._clock = clock
 
 
 def test_unused_topic_is_unloaded_and_comes_back(topics: TopicRegistry, connect: Connect) -> None:

@@ -67,7 +67,7 @@ def watches_of(broker: Broker) -> TopicWatches:
 
 
 def test_the_hash_is_that_of_java() -> None:
-    # Of Guava's tests for crc32c().
+    # The value is from Guava's tests for crc32c().
     assert "04046222" == topics_hash(["The quick brown fox jumps over the lazy dog"])
     assert topics_hash(["a", "b"]) == topics_hash(["b", "a"]) != topics_hash(["ab"])
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.kafka.messages.otlp_metrics import FIELDS_MAX, Point, parse_metrics
-from protocol.pulsar.parsing import varint
+from protocol.pulsar.frames import varint
 from tests.kafka import otlp_writer
 from tests.kafka.otlp_writer import GAUGE, HISTOGRAM, SUM, field, gauges, metric, metrics_data, point
 

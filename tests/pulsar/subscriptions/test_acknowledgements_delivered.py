@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pulsar.subscriptions.delivered import Delivered
+from broker.pulsar.subscriptions.acknowledgements import Delivered
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from(("add", "remove", "before"))), max_size=100))
@@ -21,7 +21,7 @@ def test_what_was_not_acknowledged_is_known(events: list[tuple[int, str]]) -> No
             model.pop(entry, None)
         else:
             table.remove_before(entry)
-            # One that was delivered again may be remembered for longer, and is asked for by nobody.
+            # An entry that was delivered again may stay longer; nobody asks for it.
             model = {known: messages for known, messages in model.items() if known >= entry}
         assert model == {known: table.messages(known) for known in model}
 
@@ -32,7 +32,7 @@ def test_a_table_that_was_long_is_small_again() -> None:
         table.add(entry, 1)
     table.remove_before(19_990)
     assert 10 == len(table)
-    # Otherwise each look at the first would pass over the places of all that were deleted.
+    # In a large table each look at the first key would pass over the places of deleted keys.
     assert sys.getsizeof(table._messages) < 1000
 
 
@@ -49,7 +49,7 @@ def test_it_forgets_what_is_acknowledged() -> None:
 
 def test_redelivered_entries_are_eventually_forgotten() -> None:
     table = Delivered()
-    table.add(1_000_000, 1)  # stands first for ever
+    table.add(1_000_000, 1)  # this entry always stands first
     for entry in range(5000):
         table.add(entry, 1)
         table.remove_before(entry)
@@ -71,7 +71,7 @@ def test_taken_offsets_come_in_runs_and_can_return(sizes: list[int], asked: list
         table.add(entry, size)
     runs, unknown = table.take(asked)
     taken = [entry for run in runs for entry in run.entries]
-    first = list(dict.fromkeys(asked))  # the second time it is not known any more
+    first = list(dict.fromkeys(asked))  # an entry is unknown when it is taken again
     assert [entry for entry in first if entry in sizes_by_entry] == taken
     assert sorted(asked) == sorted(taken + unknown)
     for run in runs:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pulsar.session import PulsarRequest, PulsarSession
+from broker.pulsar.connection import PulsarRequest, PulsarSession
 from protocol.errors import ProtocolError
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.pulsar_pb2 import (
@@ -99,7 +99,7 @@ def test_large_commands_are_left_to_the_handlers() -> None:
 
 def test_large_command_without_leading_type_is_not_parsed() -> None:
     inner = BaseCommand(ping=CommandPing()).SerializePartialToString()
-    unknown = bytes([0xFA, 0x3E, 0xA0, 0x9C, 0x01]) + bytes(20_000)  # field 1007
+    unknown = bytes([0xFA, 0x3E, 0xA0, 0x9C, 0x01]) + bytes(20_000)  # field 1007, which is unknown
     data = inner + unknown + bytes([0x08, Type.PING])
     frame = memoryview(struct.pack(">II", len(data) + 4, len(data)) + data)
     request = session().receive(frame)

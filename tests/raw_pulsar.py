@@ -1,14 +1,13 @@
-"""Raw Pulsar connections for misbehaving clients."""
+"""A raw Pulsar connection, for misbehaving clients and for benchmarks."""
 
 import itertools
 import uuid
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
-from broker.client import Broker
 from protocol.pulsar.pulsar_pb2 import ServerError
-from tests.faults.raw import Raw
+from tests.kafka_connection import KafkaConnection
 from tests.pulsar_frames import Frame, Incoming, command, connect, send
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
@@ -19,11 +18,11 @@ def topic(name: str | None = None) -> str:
     return f"persistent://public/default/{name or uuid.uuid4().hex[:12]}"
 
 
-class RawPulsar(Raw):
+class RawPulsar(KafkaConnection):
     """A connection after CONNECT, unless it is to send CONNECT itself."""
 
-    def __init__(self, broker: Broker, *, greets: bool = True, receive_buffer: int = 0) -> None:
-        super().__init__(broker, listener="pulsar", receive_buffer=receive_buffer)
+    def __init__(self, address: str, *, greets: bool = True, receive_buffer: int = 0) -> None:
+        super().__init__(address, receive_buffer=receive_buffer)
         self._incoming = Incoming()
         self._frames: deque[Frame] = deque()
         self._requests = itertools.count(1)
@@ -82,14 +81,14 @@ class RawPulsar(Raw):
 
     # -- what well-behaved clients do ---------------------------------------------------------------------------------------
 
-    def produce_to(self, topic: str, producer_id: int = 0, **fields: Any) -> "RawPulsar":
+    def produce_to(self, topic: str, producer_id: int = 0, **fields: Any) -> Self:
         frame = self.request("PRODUCER", topic=topic, producer_id=producer_id, **fields)
         assert frame.kind == "PRODUCER_SUCCESS", frame
         return self
 
     def subscribe_to(
         self, topic: str, subscription: str = "sub", kind: int = EXCLUSIVE, consumer_id: int = 0, **fields: Any
-    ) -> "RawPulsar":
+    ) -> Self:
         fields.setdefault("initialPosition", EARLIEST)
         frame = self.request(
             "SUBSCRIBE", topic=topic, subscription=subscription, subType=kind, consumer_id=consumer_id, **fields
