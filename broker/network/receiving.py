@@ -325,10 +325,7 @@ class Receiving:
                         kind = connection.kind = request.kind
                         at_once[kind] += count
                         if measured is not None:
-                            taken_at = measured[-1] if measured else measuring.began
-                            measured += kind, taken_at, self._monotonic()
-                            if measuring.traces is not None:
-                                measuring.traces.offer(request, measuring.number, taken_at, measured[-1], measured[-1])
+                            measuring.handled(request, measured)
                 if start < end:  # only a peer that has sent several requests at once can exceed its turn
                     now = self._monotonic()
                     if not turn_ends:

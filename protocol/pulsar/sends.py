@@ -117,18 +117,7 @@ def read_send(frame: BytesLike) -> Send:
         return _read_any_send(frame)
     send: Send = _new(
         Send,
-        (
-            producer_id,
-            sequence_id,
-            num_messages,
-            highest_sequence_id,
-            is_chunk,
-            start,
-            metadata,
-            payload,
-            end,
-            crc,
-        ),
+        (producer_id, sequence_id, num_messages, highest_sequence_id, is_chunk, start, metadata, payload, end, crc),
     )
     return send
 
