@@ -23,7 +23,7 @@ from broker.http.session import HttpRequest, HttpSession
 from broker.http.streams import Stream, Streams
 from broker.http.targets import parse_target
 from broker.log import EventLimit, get_logger
-from broker.network.service import Connection, Handover, Outbox, Peer, Request
+from broker.network.service import Connection, Handover, Outbox, Peer, Request, Violations
 from broker.network.work import Abandoned, Work
 from broker.runtime import Runtime
 from broker.runtime.limits import Allowance
@@ -82,7 +82,7 @@ class HttpService:
         self._timer = timer
         self._stopping = stopping
         self._streams = streams
-        self._violations = EventLimit()
+        self._violations = Violations(log)
         self._failures = EventLimit()
         self._delayed = Allowance(_DELAYED_MAX)
 
@@ -234,16 +234,8 @@ class HttpService:
 
     def _answer_fault(self, request: HttpRequest, outbox: Outbox, fault: Fault) -> None:
         connection = request.connection
-        unlogged = self._violations.take(request.received_at)
-        if unlogged is not None:
-            # The event has no bytes of the client, since they may be a secret.
-            log.info(
-                "protocol_violated",
-                peer=connection.peer.host,
-                listener=connection.peer.listener,
-                error=f"a request that is answered with {fault.status}",
-                unlogged_before=unlogged,
-            )
+        # The event has no bytes of the client, since they may be a secret.
+        self._violations.report(connection, f"a request that is answered with {fault.status}", request.received_at)
         answer = json_answer({"reason": fault.reason}, fault.status)
         answer = attrs.evolve(answer, headers=(("connection", "close"),))
         # A new parser: the request's parser may not be able to answer any more.

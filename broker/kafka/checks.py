@@ -24,6 +24,8 @@ _MESSAGE_MAX = 1000
 
 # Kafka's ReplicationControlManager.MAX_PARTITIONS_PER_BATCH: one request may not fill the disk with directories.
 MAX_PARTITIONS_PER_REQUEST = 10_000
+# The result of a topic that ``repeated`` found. It is never raised.
+NAMED_TWICE = RequestError(ErrorCode.invalid_request, "Name each topic only once in a request.")
 
 # Kafka's "not asked for" in fields of authorized operations: Integer.MIN_VALUE.
 OPERATIONS_NOT_ASKED_FOR = -(2**31)
@@ -89,6 +91,14 @@ def check_time(context: KafkaContext, work: Work, deadline: float) -> None:
 def repeated(items: Iterable[T]) -> set[T]:
     """The items that occur more than once."""
     return {item for item, count in Counter(items).items() if count > 1}
+
+
+def check_room(partitions: int, room: int) -> None:
+    """Raises RequestError if a request that may still create ``room`` partitions wants more."""
+    if partitions > room:
+        raise RequestError(
+            ErrorCode.policy_violation, f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions."
+        )
 
 
 def check_replicas(context: KafkaContext, broker_ids: Sequence[int]) -> None:

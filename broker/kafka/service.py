@@ -12,13 +12,11 @@ from broker.kafka.api import Api, Call, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.kafka_session import KafkaSession
 from broker.kafka.sasl_session import LoginRules, SaslSession
-from broker.log import EventLimit, get_logger
-from broker.network.service import Connection, Handover, Outbox, Peer, Request
+from broker.log import get_logger
+from broker.network.service import Connection, Handover, Outbox, Peer, Request, Violations
 from broker.network.work import BULK, REQUEST_ENTRIES_MAX, Abandoned, lane_of
 from protocol.errors import ProtocolError, TooManyEntries
 from protocol.kafka.schema import control
-
-log = get_logger("kafka")
 
 _NOTHING = memoryview(b"")
 _BULK_HANDOVER = Handover(BULK)
@@ -31,7 +29,7 @@ class KafkaService:
         """``apis``: the served APIs by key. ``rules``: clients log in."""
         self._context = context
         self._apis = apis
-        self._violations = EventLimit()
+        self._violations = Violations(get_logger("kafka"))
         self._rules = rules
 
     def connect(self, peer: Peer) -> KafkaSession:
@@ -69,15 +67,7 @@ class KafkaService:
                 self._call(request, outbox, prepared)
         except ProtocolError as error:
             # The processor closes the connection for this only if it handles the request itself.
-            unlogged = self._violations.take(request.received_at)
-            if unlogged is not None:
-                log.info(
-                    "protocol_violated",
-                    peer=request.connection.peer.host,
-                    api=request.api.key.name,
-                    error=str(error),
-                    unlogged_before=unlogged,
-                )
+            self._violations.report(request.connection, str(error), request.received_at, api=request.api.key.name)
             outbox.close(request)
         except Abandoned:
             outbox.close(request)

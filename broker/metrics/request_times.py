@@ -121,7 +121,7 @@ class TimedRequest(Protocol):
 class Measuring:
     """Measures the requests of one processor. Only the processor's thread uses it; any thread may read ``table``.
 
-    The processor sets ``began`` and ``measured`` when its poller reports something, and writes into ``measured`` itself.
+    The processor sets ``began`` and ``measured`` when its poller reports something.
     """
 
     def __init__(self, number: int, table: RequestTimes, traces: Traces | None, monotonic: Callable[[], float]) -> None:
@@ -143,6 +143,14 @@ class Measuring:
         self.table.answered_at_once(measured, polled_at, now)
         self.measured = None
         self.measure_from = now + len(measured) // 3 * GAP_S
+
+    def handled(self, request: TimedRequest, measured: list[Any]) -> None:
+        """A request was answered at once, in a step that is measured."""
+        taken_at = measured[-1] if measured else self.began
+        now = self._monotonic()
+        measured += request.kind, taken_at, now
+        if self.traces is not None:
+            self.traces.offer(request, self.number, taken_at, now, now)
 
     def parked(self, request: TimedRequest) -> None:
         """A request was handled and is not answered, or not sent."""

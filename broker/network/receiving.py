@@ -13,7 +13,7 @@ Tests: tests/network/test_processor.py, tests/network/test_request_memory.py.
 
 from collections.abc import Callable
 
-from broker.log import EventLimit, get_logger
+from broker.log import get_logger
 from broker.metrics.request_times import Measuring
 from broker.network.connection import ProcessorConnection
 from broker.network.connections import ConnectionTable, ProcessorStats, Turns
@@ -30,7 +30,7 @@ from broker.network.mute import (
 )
 from broker.network.request_channel import RequestChannel
 from broker.network.sending import Sending
-from broker.network.service import Handover, Outbox, Request
+from broker.network.service import Handover, Outbox, Request, Violations
 from broker.network.waiters import ChannelWaiters, MemoryWaiters
 from broker.runtime.net import WOULD_BLOCK
 from broker.runtime.poller import READ
@@ -87,7 +87,7 @@ class Receiving:
         self._give_token = give_token
         self._on_room = on_room
         self._view = memoryview(bytearray(_RECEIVE_BYTES))
-        self._violations = EventLimit()
+        self._violations = Violations(log)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -325,10 +325,7 @@ class Receiving:
                         kind = connection.kind = request.kind
                         at_once[kind] += count
                         if measured is not None:
-                            taken_at = measured[-1] if measured else measuring.began
-                            measured += kind, taken_at, self._monotonic()
-                            if measuring.traces is not None:
-                                measuring.traces.offer(request, measuring.number, taken_at, measured[-1], measured[-1])
+                            measuring.handled(request, measured)
                 if start < end:  # only a peer that has sent several requests at once can exceed its turn
                     now = self._monotonic()
                     if not turn_ends:
@@ -393,15 +390,7 @@ class Receiving:
         """The peer or the broker is at fault: close the connection after the responses to earlier requests."""
         if isinstance(error, ProtocolError):
             self._stats.protocol_errors += 1
-            unlogged = self._violations.take(self._turns.now)
-            if unlogged is not None:
-                log.info(
-                    "protocol_violated",
-                    peer=connection.peer.host,
-                    listener=connection.peer.listener,
-                    error=str(error),
-                    unlogged_before=unlogged,
-                )
+            self._violations.report(connection, str(error), self._turns.now)
         else:  # the seam: one connection's bytes never end the processor
             log.error("request_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
         self._sending.start_closing(connection)

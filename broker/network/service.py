@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from broker.log import EventLimit, Logger
 from broker.runtime.disk import Buffer, FileRegion
 from broker.security.principal import Principal
 
@@ -123,6 +124,27 @@ class Connection(Protocol):
     @property
     def processor(self) -> Mailbox:
         """Used by the outbox and the handlers."""
+
+
+class Violations:
+    """Writes that a peer broke the protocol, as often as an ``EventLimit`` allows. Any thread."""
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._limit = EventLimit()
+
+    def report(self, connection: Connection, error: str, now: float, **more: str) -> None:
+        unlogged = self._limit.take(now)
+        if unlogged is not None:
+            log, peer = self._log, connection.peer
+            log.info(
+                "protocol_violated",
+                peer=peer.host,
+                listener=peer.listener,
+                error=error,
+                unlogged_before=unlogged,
+                **more,
+            )
 
 
 class Request:

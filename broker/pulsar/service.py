@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.errors import Refusal, StorageError
-from broker.log import EventLimit, get_logger
-from broker.network.service import Connection, Handover, Outbox, Peer, Request
+from broker.log import get_logger
+from broker.network.service import Connection, Handover, Outbox, Peer, Request, Violations
 from broker.network.work import lane_of
 from broker.pulsar.command import Call, Command
 from broker.pulsar.connection import PulsarConnection, PulsarRequest, PulsarSession
@@ -19,8 +19,6 @@ from broker.pulsar.context import PulsarContext
 from broker.pulsar.producers.producer import OrderedOutbox
 from broker.security.client_quotas import Kind
 from protocol.errors import ProtocolError
-
-log = get_logger("pulsar")
 
 # Consumers of a closed connection that leave on the processor. In a subscription with thousands of consumers, each takes up to
 # 5 ms.
@@ -33,7 +31,7 @@ class PulsarService:
     def __init__(self, context: PulsarContext, commands: Mapping[int, Command]) -> None:
         self._context = context
         self._commands = commands
-        self._violations = EventLimit()
+        self._violations = Violations(get_logger("pulsar"))
 
     def connect(self, peer: Peer) -> PulsarSession:
         context = self._context
@@ -81,15 +79,7 @@ class PulsarService:
                     call.fail(error)
         except ProtocolError as error:
             # On a ProtocolError the processor closes the connection only if it handles the request itself.
-            unlogged = self._violations.take(request.received_at)
-            if unlogged is not None:
-                log.info(
-                    "protocol_violated",
-                    peer=connection.peer.host,
-                    listener=connection.peer.listener,
-                    error=str(error),
-                    unlogged_before=unlogged,
-                )
+            self._violations.report(connection, str(error), request.received_at)
             outbox.close(request)
 
     def _handle_timed(self, command: Command, call: Call) -> None:

@@ -14,7 +14,7 @@ import attrs
 
 from broker.log import EventLimit, get_logger
 from broker.network.quota import DeliveryQuota, Throttling
-from broker.network.service import Connection, Handover, Outbox, Peer, Request
+from broker.network.service import Connection, Handover, Outbox, Peer, Request, Violations
 from broker.network.work import ADMIN
 from broker.runtime.clock import Clock
 from broker.security.acl import Authorizer
@@ -170,7 +170,7 @@ class ShuffleService:
         self._writer_settings = writer_settings
         self._high_water_bytes = high_water_bytes
         self._row_bytes_max = min(ROW_BYTES_MAX, frame_max)
-        self._violations = EventLimit()
+        self._violations = Violations(log)
         self._refusals = EventLimit()
 
     def connect(self, peer: Peer) -> ShuffleSession:
@@ -241,15 +241,7 @@ class ShuffleService:
             outbox.close(request)
         except ProtocolError as error:
             # As in Flink, all receivers of this connection get the error, then it is closed.
-            unlogged = self._violations.take(request.received_at)
-            if unlogged is not None:
-                log.info(
-                    "protocol_violated",
-                    peer=connection.peer.host,
-                    listener=connection.peer.listener,
-                    error=str(error),
-                    unlogged_before=unlogged,
-                )
+            self._violations.report(connection, str(error), request.received_at)
             self._drop_receivers(state)
             outbox.push(connection, [encode_error(IO_EXCEPTION, str(error), None)])
             outbox.close(request)

@@ -78,16 +78,7 @@ class Member:
 
     @classmethod
     def restore(cls, saved: MemberSnapshot) -> "Member":
-        return cls(
-            saved.member_id,
-            saved.group_instance_id,
-            saved.client_id,
-            saved.client_host,
-            saved.session_timeout_ms,
-            saved.rebalance_timeout_ms,
-            saved.protocols,
-            saved.assignment,
-        )
+        return cls(**attrs.asdict(saved, recurse=False))
 
     @property
     def size_bytes(self) -> int:

@@ -8,7 +8,9 @@ from broker.kafka.api import Api, Call
 from broker.kafka.authorization import denied, refusal
 from broker.kafka.checks import (
     MAX_PARTITIONS_PER_REQUEST,
+    NAMED_TWICE,
     check_replicas,
+    check_room,
     check_time,
     deadline_of,
     error_fields,
@@ -27,10 +29,7 @@ _STRICT_SINCE = 3
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     request = call.body
     twice = repeated(topic.name for topic in request.topics)
-    results = [
-        _result(name, RequestError(ErrorCode.invalid_request, "Name each topic only once in a request."))
-        for name in sorted(twice)
-    ]
+    results = [_result(name, NAMED_TWICE) for name in sorted(twice)]
     forbidden = denied(
         context, call.connection, Operation.ALTER, ResourceType.TOPIC, (topic.name for topic in request.topics)
     )
@@ -70,10 +69,7 @@ def _check(context: KafkaContext, topic: Any, room: int) -> int:
             ErrorCode.invalid_partitions,
             f"Topic {topic.name!r} has {info.partitions} partition(s); {topic.count} would not be an increase.",
         )
-    if added > room:
-        raise RequestError(
-            ErrorCode.policy_violation, f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions."
-        )
+    check_room(added, room)
     if topic.assignments is not None:
         if len(topic.assignments) != added:
             raise RequestError(

@@ -9,7 +9,9 @@ from broker.kafka.api import Api, Call
 from broker.kafka.authorization import denied, refusal, uncreatable
 from broker.kafka.checks import (
     MAX_PARTITIONS_PER_REQUEST,
+    NAMED_TWICE,
     check_replicas,
+    check_room,
     check_time,
     deadline_of,
     error_fields,
@@ -40,10 +42,7 @@ _HIDDEN: Mapping[str, Any] = {
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     request = call.body
     twice = repeated(topic.name for topic in request.topics)
-    results = [
-        _failed(name, RequestError(ErrorCode.invalid_request, "Name each topic only once in a request."))
-        for name in sorted(twice)
-    ]
+    results = [_failed(name, NAMED_TWICE) for name in sorted(twice)]
     names = [topic.name for topic in request.topics]
     forbidden = uncreatable(context, call.connection, names)
     unseen = denied(context, call.connection, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, names, audited=False)
@@ -58,11 +57,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
                 raise refusal(ResourceType.TOPIC)
             check_time(context, call.work, deadline)
             partitions = _partitions(context, topic)
-            if partitions > room:
-                raise RequestError(
-                    ErrorCode.policy_violation,
-                    f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions.",
-                )
+            check_room(partitions, room)
             if not request.validate_only:
                 call.check_mutations(_STRICT_SINCE)
             result = _create(context, settings, topic, partitions, request.validate_only)

@@ -9,7 +9,7 @@ import attrs
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import may, refusal
-from broker.kafka.checks import error_fields, repeated
+from broker.kafka.checks import NAMED_TWICE, error_fields, repeated
 from broker.kafka.context import KafkaContext
 from broker.network.service import Connection
 from broker.network.work import ADMIN
@@ -40,8 +40,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     for key, info in zip(wanted, topics, strict=True):
         identity = info.name if isinstance(info, TopicInfo) else key
         if identity in twice:
-            error = RequestError(ErrorCode.invalid_request, "Name each topic only once in a request.")
-            responses[identity] = _result(*key, error)
+            responses[identity] = _result(*key, NAMED_TWICE)
         elif isinstance(info, _Denied):
             responses[identity] = _result(info.name, key[1], refusal(ResourceType.TOPIC))
         elif isinstance(info, RequestError):

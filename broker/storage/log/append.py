@@ -9,17 +9,19 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from broker.errors import Refusal
+from broker.errors import Refusal, StorageError
 from broker.runtime.disk import File
 from broker.runtime.threads import Lock
 from broker.storage.log import append_rules
-from broker.storage.log.append_rules import LARGEST_CODEC, SPECIAL
+from broker.storage.log.append_rules import LARGEST_CODEC
 from broker.storage.log.log_config import LogConfig
+from broker.storage.log.producer_state import SeenBatch
 from broker.storage.log.state import LogState, Watchers
 from broker.storage.log.transactions import Transactions
 from broker.storage.log.trimming import Rolling
 from broker.storage.refusals import BatchesTooLarge, LogEnded
 from broker.storage.segments.segment import (
+    ATTRIBUTES,
     LAST_DELTA,
     LENGTH,
     MAX_RELATIVE,
@@ -29,9 +31,19 @@ from broker.storage.segments.segment import (
     Header,
     Segment,
 )
+from protocol.errors import ProtocolError
 from protocol.frames import crc32c
-from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SEQUENCES, TRANSACTIONAL
-from protocol.kafka.records.record_scan import is_shaped
+from protocol.kafka.records.batch import (
+    COMPRESSION_MASK,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    SEQUENCES,
+    TRANSACTIONAL,
+)
+from protocol.kafka.records.record_scan import check_shape
 from protocol.kafka.records.records import SMALLEST_RECORD
 
 # A write to the page cache takes microseconds. If two in a row took this long, or a single write took ten times as long, writes
@@ -40,12 +52,17 @@ from protocol.kafka.records.records import SMALLEST_RECORD
 SLOW_WRITE_S = 0.005
 SLOW_FOR_S = 0.5
 
-_IN_RUNS = frozenset(range(LARGEST_CODEC + 1))  # attributes of batches that have at most a codec
+# The attributes of batches that have at most a codec and a transaction.
+_USUAL = frozenset(codec | bit for codec in range(LARGEST_CODEC + 1) for bit in (0, TRANSACTIONAL))
 # After this many bytes the operating system is asked to begin to write them (``Flusher.begin_soon``).
 _BEGIN_BYTES = 4 * 1024 * 1024
 
+# The position in the write and the header of each batch; how many bytes they have; the largest of their timestamps; and whether
+# a producer has numbered any.
+Taken = tuple[list[tuple[int, Header]], int, int, bool]
+_NOTHING: Taken = ([], 0, -1, False)
+
 _STAMP = struct.Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
-_NO_HEADER: Header = (0,) * 13
 _unpack = HEADER.unpack_from
 _new_info = tuple.__new__
 
@@ -143,33 +160,9 @@ class Appender:
         cases the log has none of them. A batch that an idempotent producer sends again is not stored again: the result has
         ``duplicate`` set and the offsets that the batch has in the log.
         """
-        size = len(records)
-        try:
-            header: Header = _unpack(records)
-        except struct.error:
-            header = _NO_HEADER
-        _, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, producer_id, epoch, sequence, count = header
-        batches: list[tuple[int, Header]] = [(0, header)]
+        batches, size, newest, is_numbered = _NOTHING if entries else self._usual((records,), now_ms)
         appended_ms = -1
-        if (
-            entries
-            or not (  # the usual case: one batch, which is stored as it is
-                self._opaque
-                and length + LOG_OVERHEAD == size <= self._max_batch
-                and magic == MAGIC
-                and not attributes & SPECIAL
-                and last_delta == count - 1
-                and count > 0
-                and attributes & 7 <= LARGEST_CODEC
-                # As many records as fit without compression. A batch that claims more is examined.
-                and count * SMALLEST_RECORD <= size - HEADER_SIZE
-                and -self._before_max_ms <= base_ts - now_ms <= self._after_max_ms
-                and -self._before_max_ms <= max_ts - now_ms <= self._after_max_ms
-                and ((sequence >= 0 and epoch >= 0) if producer_id >= 0 else not attributes & TRANSACTIONAL)
-                and crc32c(records[21:]) == crc
-                and is_shaped(records[HEADER_SIZE:], attributes & 7, count)
-            )
-        ):
+        if not batches:
             if entries:
                 if not self._state.has_entries:
                     self._allow_entries()
@@ -177,178 +170,107 @@ class Appender:
             else:
                 records, batches = append_rules.examine(records, self._config, now_ms, self._large)
             size = len(records)
-            last_delta, max_ts = -1, batches[0][1][MAX_TIMESTAMP]
-            for _, header in batches:
-                last_delta += header[LAST_DELTA] + 1
-                if header[MAX_TIMESTAMP] > max_ts:
-                    max_ts = header[MAX_TIMESTAMP]
-            _, header = batches[0]  # only the single batch of a request may have a producer id
-            attributes, producer_id, epoch, sequence = header[5], header[9], header[10], header[11]
+            newest = max([header[MAX_TIMESTAMP] for _, header in batches])
+            is_numbered = batches[0][1][PRODUCER_ID] >= 0  # then there is only one batch
             if self._config.log_append_time:
                 appended_ms = now_ms
         state = self._state
         with state.lock:
             if state.offline is not None:
                 raise state.why_unavailable()
-            if producer_id >= 0:
-                seen = state.producers.check(producer_id, epoch, sequence, last_delta)
+            if is_numbered:
+                seen = self._check_producer(batches[0][1])
                 if seen is not None:
                     if self._config.log_append_time:
                         appended_ms = seen.timestamp
                     return AppendInfo(seen.base_offset, seen.last_offset, appended_ms, state.log_start_offset, True)
-                if attributes & TRANSACTIONAL or state.first_unstable is not None:
-                    self._transactions.check(producer_id, epoch, bool(attributes & TRANSACTIONAL))
-            base_offset = state.log_end_offset
-            last_offset = base_offset + last_delta
-            segment = state.active
-            assert segment is not None
-            position = segment.size
-            if (
-                position + size > self._segment_bytes
-                or max_ts > segment.roll_at_timestamp
-                or now_ms > segment.roll_at_ms
-                or last_offset - segment.base_offset > MAX_RELATIVE
-            ):
-                segment = self._begin_segment(size, last_delta, now_ms)
-                position = segment.size
-            offset = base_offset
+            base_offset = offset = state.log_end_offset
             for at, header in batches:
                 _STAMP.pack_into(records, at, offset, header[LENGTH], state.leader_epoch)
                 offset += header[LAST_DELTA] + 1
-            file = segment.log.file or self._reopen(segment)
-            monotonic = state.clock.monotonic
-            started = monotonic()
-            try:
-                file.pwrite((records,), position)
-            except OSError as error:
-                raise state.undo_write(segment, position, error) from error
-            took = monotonic() - started
-            if took > SLOW_WRITE_S or self._was_slow:
-                self._note_write(took, started)
-            if position == 0:
-                segment.first_timestamp = max_ts
-                self._rolling.set_roll_time(segment)
-            segment.appended_all(position, base_offset, batches, self._index_interval)
-            if producer_id >= 0:
-                state.producers.appended(producer_id, epoch, sequence, last_delta, last_offset, max_ts, now_ms)
-                if attributes & TRANSACTIONAL:
-                    state.producers.began(producer_id, base_offset)
-                    state.first_unstable = state.producers.first_unstable()
-            state.appended_bytes += size
-            state.log_end_offset = offset
-            at_once = self._shows_at_once
-            if at_once:
-                state.high_watermark = offset
-                state.tail = (offset, segment, segment.size)
-        if state.appended_bytes >= self._begin_at:
-            self._begin_writing()
-        if offset - state.durable_offset >= self._flush_messages:
-            self._flush_appended(offset)
-        if not at_once:
-            self._flush_soon()
-        elif self._watchers.callbacks:
-            self._watchers.wake()
-        return _new_info(AppendInfo, (base_offset, last_offset, appended_ms, state.log_start_offset, False))
+            self._write((records,), batches, size, newest, is_numbered, offset, now_ms, True)
+        self._tell(offset)
+        return _new_info(AppendInfo, (base_offset, offset - 1, appended_ms, state.log_start_offset, False))
 
     def append_run(self, run: Sequence[memoryview], *, now_ms: int) -> tuple[list[int], int]:
         """Store batches that were sent one after the other, with one write. Each of ``run`` is as ``append`` takes it.
 
         Returns the base offsets of the stored batches, which are the first of the run, and the log start offset. Stops before
-        the first batch that is not the usual case (see ``append``, which can take that batch next) for any reason; a batch
-        that cannot be written is not stored either, and ``append`` says why. Raises StorageError if the fsync for
-        ``flush.messages`` fails.
+        the first batch that is not the usual case (``append`` can take that batch next) for any reason; a batch that cannot be
+        written is not stored either, and ``append`` says why. Raises StorageError if the fsync for ``flush.messages`` fails.
         """
-        taken: list[tuple[int, Header]] = []  # position in the write, and header
-        earliest, latest, max_batch = now_ms - self._before_max_ms, now_ms + self._after_max_ms, self._max_batch
-        total = number = 0
-        newest = -1
-        is_numbered = False  # a producer has numbered the batches
-        for records in run if self._opaque else ():
-            size = len(records)
-            if size < HEADER_SIZE:
-                break
-            header: Header = _unpack(records)
-            _, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, producer_id, epoch, sequence, count = (
-                header
-            )
-            if not (
-                length + LOG_OVERHEAD == size <= max_batch
-                and magic == MAGIC
-                and attributes in _IN_RUNS
-                and last_delta == count - 1
-                and 0 < count * SMALLEST_RECORD <= size - HEADER_SIZE
-                and earliest <= base_ts <= latest
-                and earliest <= max_ts <= latest
-                and crc32c(records[21:]) == crc
-                and is_shaped(records[HEADER_SIZE:], attributes & 7, count)
-            ):
-                break
-            if producer_id >= 0:
-                if sequence < 0 or epoch < 0:
-                    break
-                is_numbered = True
-            taken.append((total, header))
-            total += size
-            number += count
-            if max_ts > newest:
-                newest = max_ts
+        batches, size, newest, is_numbered = self._usual(run, now_ms)
         state = self._state
         with state.lock:
-            segment = state.active
-            if not taken or state.offline is not None or segment is None:
-                return [], state.log_start_offset
             if is_numbered:
-                taken = taken[: self._continued(taken)]
-                if not taken:
-                    return [], state.log_start_offset
-                if len(taken) < len(run):
-                    total = taken[-1][0] + taken[-1][1][LENGTH] + LOG_OVERHEAD
-            position = segment.size
-            file = segment.log.file
-            base_offset = offset = state.log_end_offset
-            if (
-                file is None
-                or position == 0
-                or position + total > self._segment_bytes
-                or newest > segment.roll_at_timestamp
-                or now_ms > segment.roll_at_ms
-                or offset + number - segment.base_offset > MAX_RELATIVE
-            ):
+                batches = batches[: self._continued(batches)]
+            if not batches or state.offline is not None:
                 return [], state.log_start_offset
+            if len(batches) < len(run):
+                run = run[: len(batches)]
+                size = batches[-1][0] + len(run[-1])
+            offset = state.log_end_offset
             bases = []
-            leader_epoch = state.leader_epoch
-            for (_, header), records in zip(taken, run, strict=False):
-                _STAMP.pack_into(records, 0, offset, header[LENGTH], leader_epoch)
+            for (_, header), records in zip(batches, run, strict=False):
+                _STAMP.pack_into(records, 0, offset, header[LENGTH], state.leader_epoch)
                 bases.append(offset)
                 offset += header[RECORD_COUNT]
-            monotonic = state.clock.monotonic
-            started = monotonic()
             try:
-                file.pwrite(run if len(taken) == len(run) else run[: len(taken)], position)
-            except OSError as error:
-                state.undo_write(segment, position, error)
+                # Each batch decides for itself whether it begins a segment, so only ``append`` does that.
+                written = self._write(run, batches, size, newest, is_numbered, offset, now_ms, False)
+            except StorageError:
+                written = False
+            if not written:
                 return [], state.log_start_offset
-            took = monotonic() - started
-            if took > SLOW_WRITE_S or self._was_slow:
-                self._note_write(took, started)
-            segment.appended_all(position, base_offset, taken, self._index_interval)
-            if is_numbered:
-                self._count_producers(bases, taken, now_ms)
-            state.appended_bytes += total
-            state.log_end_offset = offset
-            at_once = self._shows_at_once
-            if at_once:
-                state.high_watermark = offset
-                state.tail = (offset, segment, segment.size)
-        if state.appended_bytes >= self._begin_at:
-            self._begin_writing()
-        if offset - state.durable_offset >= self._flush_messages:
-            self._flush_appended(offset)
-        if not at_once:
-            self._flush_soon()
-        elif self._watchers.callbacks:
-            self._watchers.wake()
+        self._tell(offset)
         return bases, state.log_start_offset
+
+    def _usual(self, run: Sequence[memoryview], now_ms: int) -> Taken:
+        """The first batches of ``run`` that need no more than these checks to be stored as they are."""
+        taken: list[tuple[int, Header]] = []
+        earliest, latest, max_batch = now_ms - self._before_max_ms, now_ms + self._after_max_ms, self._max_batch
+        total, newest = 0, -1
+        is_numbered = False
+        try:
+            for records in run if self._opaque else ():
+                header: Header = _unpack(records)
+                _, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, producer, epoch, sequence, count = (
+                    header
+                )
+                size = len(records)
+                if not (
+                    length + LOG_OVERHEAD == size <= max_batch
+                    and magic == MAGIC
+                    and attributes in _USUAL
+                    and last_delta == count - 1
+                    # As many records as fit without compression. A batch that claims more is examined.
+                    and 0 < count * SMALLEST_RECORD <= size - HEADER_SIZE
+                    and earliest <= base_ts <= latest
+                    and earliest <= max_ts <= latest
+                    and ((sequence >= 0 and epoch >= 0) if producer >= 0 else not attributes & TRANSACTIONAL)
+                    and crc32c(records[CRC_START:]) == crc
+                ):
+                    break
+                check_shape(records[HEADER_SIZE:], attributes & COMPRESSION_MASK, count)
+                taken.append((total, header))
+                total += size
+                if max_ts > newest:
+                    newest = max_ts
+                if producer >= 0:
+                    is_numbered = True
+        except (struct.error, ProtocolError):  # no header, or records of another shape
+            pass
+        return taken, total, newest, is_numbered
+
+    def _check_producer(self, header: Header) -> SeenBatch | None:
+        """The batch, if it is in the log already. ``lock`` is held. Raises a Refusal if it must not be appended."""
+        state = self._state
+        producer_id, epoch, sequence = header[PRODUCER_ID:RECORD_COUNT]
+        seen = state.producers.check(producer_id, epoch, sequence, header[LAST_DELTA])
+        transactional = bool(header[ATTRIBUTES] & TRANSACTIONAL)
+        if seen is None and (transactional or state.first_unstable is not None):
+            self._transactions.check(producer_id, epoch, transactional)
+        return seen
 
     def _continued(self, taken: Sequence[tuple[int, Header]]) -> int:
         """How many of the first batches of a run continue the sequences of their producers. ``lock`` is held."""
@@ -360,7 +282,7 @@ class Appender:
             last_delta = header[LAST_DELTA]
             if producer_id < 0:
                 continue
-            if state.first_unstable is not None:
+            if header[ATTRIBUTES] & TRANSACTIONAL or state.first_unstable is not None:
                 return number
             expected = next_of.get(producer_id)
             if expected is None:
@@ -374,14 +296,88 @@ class Appender:
             next_of[producer_id] = (epoch, (sequence + last_delta + 1) % SEQUENCES)
         return len(taken)
 
-    def _count_producers(self, bases: Sequence[int], taken: Sequence[tuple[int, Header]], now_ms: int) -> None:
-        """Update the producer state for the batches of a run, which are in the log. ``lock`` is held."""
-        appended = self._state.producers.appended
-        for base_offset, (_, header) in zip(bases, taken, strict=True):
+    def _write(
+        self,
+        buffers: Sequence[memoryview],
+        batches: Sequence[tuple[int, Header]],
+        size: int,
+        newest: int,
+        is_numbered: bool,
+        end: int,
+        now_ms: int,
+        begins: bool,
+    ) -> bool:
+        """Write ``buffers``, whose batches have their offsets, up to ``end``, and publish them. ``lock`` is held.
+
+        If they begin a segment: False without ``begins``. Raises Refusal, StorageError. In all these cases nothing is written.
+        """
+        state = self._state
+        segment = state.active
+        assert segment is not None
+        position = segment.size
+        if (
+            position + size > self._segment_bytes
+            or newest > segment.roll_at_timestamp
+            or now_ms > segment.roll_at_ms
+            or end - 1 - segment.base_offset > MAX_RELATIVE
+            or not position
+        ):
+            if not begins:
+                return False
+            segment = self._begin_segment(size, end - 1 - state.log_end_offset, now_ms)
+            position = segment.size
+        file = segment.log.file or self._reopen(segment)
+        monotonic = state.clock.monotonic
+        started = monotonic()
+        try:
+            file.pwrite(buffers, position)
+        except OSError as error:
+            raise state.undo_write(segment, position, error) from error
+        took = monotonic() - started
+        if took > SLOW_WRITE_S or self._was_slow:
+            self._note_write(took, started)
+        if position == 0:
+            segment.first_timestamp = newest
+            self._rolling.set_roll_time(segment)
+        segment.appended_all(position, state.log_end_offset, batches, self._index_interval)
+        if is_numbered:
+            self._count_producers(batches, now_ms)
+        state.appended_bytes += size
+        state.log_end_offset = end
+        if self._shows_at_once:
+            state.high_watermark = end
+            state.tail = (end, segment, segment.size)
+        return True
+
+    def _count_producers(self, batches: Sequence[tuple[int, Header]], now_ms: int) -> None:
+        """Update the producer state for batches that were written at the end of the log. ``lock`` is held."""
+        state = self._state
+        producers = state.producers
+        offset = state.log_end_offset
+        for _, header in batches:
             producer_id, epoch, sequence = header[PRODUCER_ID:RECORD_COUNT]
+            last_delta, timestamp = header[LAST_DELTA], header[MAX_TIMESTAMP]
             if producer_id >= 0:
-                last_delta, newest = header[LAST_DELTA], header[MAX_TIMESTAMP]
-                appended(producer_id, epoch, sequence, last_delta, base_offset + last_delta, newest, now_ms)
+                producers.appended(producer_id, epoch, sequence, last_delta, offset + last_delta, timestamp, now_ms)
+                if header[ATTRIBUTES] & TRANSACTIONAL:
+                    producers.began(producer_id, offset)
+                    state.first_unstable = producers.first_unstable()
+            offset += last_delta + 1
+
+    def _tell(self, end: int) -> None:
+        """Tell those who wait for it that the log has grown to ``end``. No lock is held. Raises StorageError if the fsync for
+        ``flush.messages`` fails."""
+        state = self._state
+        if state.appended_bytes >= self._begin_at:
+            # Two threads may come here at once; the second hint finds little or nothing to do.
+            self._begin_at = state.appended_bytes + _BEGIN_BYTES
+            self._begin_soon()
+        if end - state.durable_offset >= self._flush_messages:
+            self._flush_appended(end)
+        if state.high_watermark < end:
+            self._flush_soon()
+        elif self._watchers.callbacks:
+            self._watchers.wake()
 
     def _note_write(self, took: float, started: float) -> None:
         """Note that a write to the page cache took ``took`` s."""
@@ -391,11 +387,6 @@ class Appender:
             self._was_slow = True
         elif self._was_slow:
             self._was_slow = False
-
-    def _begin_writing(self) -> None:
-        # Two threads may come here at once; the second hint finds little or nothing to do.
-        self._begin_at = self._state.appended_bytes + _BEGIN_BYTES
-        self._begin_soon()
 
     def _begin_segment(self, size: int, last_delta: int, now_ms: int) -> Segment:
         """A new segment for ``size`` bytes. ``lock`` is held. Raises Refusal if no segment can hold them, StorageError."""

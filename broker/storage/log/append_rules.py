@@ -50,8 +50,6 @@ from protocol.kafka.records.record_scan import check_records, check_shape
 from protocol.kafka.records.records import SMALLEST_RECORD, walk_records
 
 LARGEST_CODEC = 4
-# Attributes that batches of Kafka producers must not have.
-SPECIAL = LOG_APPEND_TIME | CONTROL | DELETE_HORIZON | ENTRY
 # The response names at most this many records without a key: each takes 100 bytes of it.
 MOST_NAMED = 1000
 

@@ -174,119 +174,70 @@ class LoadedLog:
     aborted_sums: Sums = attrs.Factory(dict)
 
 
+@attrs.define(eq=False, kw_only=True)
 class LogState:
     """The shared fields of one log, grouped by what guards each group."""
 
-    __slots__ = (
-        "active",
-        "appended_bytes",
-        "clock",
-        "config",
-        "cut_unsynced",
-        "deleted",
-        "dense_from",
-        "dir",
-        "dir_dirty",
-        "disk",
-        "durable_offset",
-        "files_lock",
-        "first_dirty_offset",
-        "first_offset",
-        "first_unstable",
-        "full_since",
-        "has_entries",
-        "high_watermark",
-        "leader_epoch",
-        "lock",
-        "log_end_offset",
-        "log_start_offset",
-        "observe_fsync",
-        "offline",
-        "partition",
-        "producers",
-        "recovery_point",
-        "saved_point",
-        "saved_start",
-        "sent_bytes",
-        "slow_until",
-        "tail",
-        "topic",
-        "topic_id",
-        "view",
-        "wake_soon",
-    )
+    # -- Never change.
+    disk: Disk
+    clock: Clock
+    dir: str = attrs.field(alias="directory")
+    topic: str
+    partition: int
+    topic_id: uuid.UUID
+    wake_soon: Callable[[], None]  # calls the log's watchers from another thread
+    observe_fsync: Callable[[float], None]  # gets the seconds that each fsync of data took
+    lock: Lock = attrs.field(factory=Lock, init=False)
+    files_lock: Lock = attrs.field(factory=Lock, init=False)
 
-    def __init__(
-        self,
-        *,
-        disk: Disk,
-        clock: Clock,
-        directory: str,
-        topic: str,
-        partition: int,
-        topic_id: uuid.UUID,
-        config: LogConfig,
-        wake_soon: Callable[[], None],
-        observe_fsync: Callable[[float], None],
-    ) -> None:
-        """``wake_soon`` calls the log's watchers from another thread. ``observe_fsync`` gets the seconds that each fsync of data
-        took."""
-        # -- Never change.
-        self.disk = disk
-        self.clock = clock
-        self.dir = directory
-        self.topic = topic
-        self.partition = partition
-        self.topic_id = topic_id
-        self.wake_soon = wake_soon
-        self.observe_fsync = observe_fsync
-        self.lock = Lock()
-        self.files_lock = Lock()
+    # -- Replaced as a whole by the thread that changes the topic's settings; ``LogManager`` has one at a time.
+    config: LogConfig
 
-        # -- Replaced as a whole by the thread that changes the topic's settings; ``LogManager`` has one at a time.
-        self.config = config
+    # -- Set by the thread that opens the log, before other threads know of it.
+    leader_epoch: int = 0
+    first_offset: int = 0  # the log end offset at that time: the appends of this process come after it
 
-        # -- Set by the thread that opens the log, before other threads know of it.
-        self.leader_epoch = 0
-        self.first_offset = 0  # the log end offset at that time: the appends of this process come after it
+    # -- Bytes sent to consumers, by thread (its ident): each thread changes its own number only.
+    sent_bytes: defaultdict[int, int] = attrs.field(factory=lambda: defaultdict(int))
 
-        # -- Bytes sent to consumers, by thread (its ident): each thread changes its own number only.
-        self.sent_bytes: defaultdict[int, int] = defaultdict(int)
+    # -- Changed under ``lock``; all but ``producers`` and ``cut_unsynced`` are also read without it.
+    # The StorageError that every use raises since the machine failed. Set without the lock where a read fails.
+    offline: StorageError | None = attrs.field(init=False)
+    # The log end offset, and the time (monotonic, s), when the disk last had no room for a write. Any thread.
+    full_since: tuple[int, float] | None = None
+    deleted: bool = False
+    log_start_offset: int = 0  # the first that is served
+    log_end_offset: int = 0  # the next to be assigned
+    # The end of what consumers see: the log end offset or, with ``visible=durable``, the fsynced part.
+    high_watermark: int = 0
+    view: View = attrs.field(factory=lambda: View((), ()))
+    # The end as readers need it, published as one value: high watermark, active segment, its size.
+    tail: tuple[int, Segment | None, int] = (0, None, 0)
+    active: Segment | None = None
+    producers: ProducerState = attrs.field(factory=ProducerState)
+    first_unstable: int | None = None  # where the oldest open transaction begins
+    # In the future (monotonic s) while writes are being throttled: appends then belong on a thread that may wait.
+    slow_until: float = 0.0
+    has_entries: bool = False  # there may be entries among the batches; durable before the first is appended
+    appended_bytes: int = 0  # appended by this process
+    cut_unsynced: bool = False  # a failed write was taken back from the active segment, and that is not durable yet
+    dir_dirty: bool = False  # a file was made that is not durable in its directory
 
-        # -- Changed under ``lock``; all but ``producers`` and ``cut_unsynced`` are also read without it.
-        # The StorageError that every use raises since the machine failed. Set without the lock where a read fails.
-        self.offline: StorageError | None = StorageError(f"{topic}-{partition} is not open yet")
-        # The log end offset, and the time (monotonic, s), when the disk last had no room for a write. Any thread.
-        self.full_since: tuple[int, float] | None = None
-        self.deleted = False
-        self.log_start_offset = 0  # the first that is served
-        self.log_end_offset = 0  # the next to be assigned
-        # The end of what consumers see: the log end offset or, with ``visible=durable``, the fsynced part.
-        self.high_watermark = 0
-        self.view = View((), ())
-        # The end as readers need it, published as one value: high watermark, active segment, its size.
-        self.tail: tuple[int, Segment | None, int] = (0, None, 0)
-        self.active: Segment | None = None
-        self.producers = ProducerState()
-        self.first_unstable: int | None = None  # where the oldest open transaction begins
-        # In the future (monotonic s) while writes are being throttled: appends then belong on a thread that may wait.
-        self.slow_until = 0.0
-        self.has_entries = False  # there may be entries among the batches; durable before the first is appended
-        self.appended_bytes = 0  # appended by this process
-        self.cut_unsynced = False  # a failed write was taken back from the active segment, and that is not durable yet
-        self.dir_dirty = False  # a file was made that is not durable in its directory
+    # -- Changed under ``Durability.sync_lock``: everything before it is fsynced.
+    durable_offset: int = 0
 
-        # -- Changed under ``Durability.sync_lock``: everything before it is fsynced.
-        self.durable_offset = 0
+    # -- Changed by the background thread, or by the threads that close the logs after it has ended.
+    recovery_point: int = 0  # recovery need not look at anything before it
+    first_dirty_offset: int = 0  # compaction has seen the records before it
+    dense_from: int = 0  # no gap between offsets reaches beyond here
 
-        # -- Changed by the background thread, or by the threads that close the logs after it has ended.
-        self.recovery_point = 0  # recovery need not look at anything before it
-        self.first_dirty_offset = 0  # compaction has seen the records before it
-        self.dense_from = 0  # no gap between offsets reaches beyond here
+    # -- Changed by the thread that has just written the checkpoint files: their content.
+    saved_point: int = 0  # of the recovery point
+    saved_start: int = 0  # of the log start offset
 
-        # -- Changed by the thread that has just written the checkpoint files: their content.
-        self.saved_point = 0  # of the recovery point
-        self.saved_start = 0  # of the log start offset
+    @offline.default
+    def _not_open(self) -> StorageError:
+        return StorageError(f"{self.topic}-{self.partition} is not open yet")
 
     # -- the row of segments and the end -------------------------------------------------------------------------------
 

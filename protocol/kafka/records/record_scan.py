@@ -77,15 +77,6 @@ def check_shape(data: BytesLike, codec: int, count: int) -> None:
         raise ProtocolError("a batch with more in it than its records")
 
 
-def is_shaped(data: BytesLike, codec: int, count: int) -> bool:
-    """Whether ``check_shape`` has nothing to say against these records."""
-    try:
-        check_shape(data, codec, count)
-    except ProtocolError:
-        return False
-    return True
-
-
 def _equal(data: BytesLike, value: int) -> int:
     """How many of the first bytes are ``value``."""
     whole = bytes(data)

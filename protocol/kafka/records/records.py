@@ -301,27 +301,13 @@ def build_batch(
     packed: bytes | bytearray = body
     if compression:
         packed = compress(compression, body, level)
-    batch = bytearray(HEADER_SIZE)
-    HEADER.pack_into(
-        batch,
-        0,
-        base_offset,
-        HEADER_SIZE - LOG_OVERHEAD + len(packed),
-        partition_leader_epoch,
-        MAGIC,
-        0,
-        attributes | compression,
+    header = HEADER.pack(
+        base_offset, HEADER_SIZE - LOG_OVERHEAD + len(packed), partition_leader_epoch, MAGIC, 0, attributes | compression,
         delta if last_offset_delta is None else last_offset_delta,
-        NO_TIMESTAMP if base_timestamp is None else base_timestamp,
-        latest if max_timestamp is None else max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        count,
-    )
-    batch += packed
-    batch[17:21] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
-    return batch
+        NO_TIMESTAMP if base_timestamp is None else base_timestamp, latest if max_timestamp is None else max_timestamp,
+        producer_id, producer_epoch, base_sequence, count,
+    )  # fmt: skip
+    return _with_checksum(header, packed)
 
 
 def enclose(body: BytesLike, count: int, base_timestamp: int, max_timestamp: int, codec: int) -> bytearray:
@@ -338,6 +324,10 @@ def enclose(body: BytesLike, count: int, base_timestamp: int, max_timestamp: int
         0, HEADER_SIZE - LOG_OVERHEAD + len(body), -1, MAGIC, 0, used,
         count - 1, base_timestamp, max_timestamp, NO_PRODUCER_ID, -1, -1, count,
     )  # fmt: skip
+    return _with_checksum(header, body)
+
+
+def _with_checksum(header: bytes, body: BytesLike) -> bytearray:
     batch = bytearray().join((header, body))
     batch[17:21] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
     return batch
