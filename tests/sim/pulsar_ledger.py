@@ -168,7 +168,9 @@ class SubscriptionLedger:
             early_ms = first.deliver_at_ms - int((self.world.now + self.world.wall_offset_s) * 1000)
             if early_ms > self._early_most_ms:
                 raise Violation(f"{who}: {entry} came {early_ms} ms too early")
-        if redeliveries < self._redelivered.get((member.wire.life, entry), 0):
+        holder = self._holder.get(entry)
+        elsewhere = holder is not None and holder is not member and holder.sound and not member.sound
+        if elsewhere or redeliveries < self._redelivered.get((member.wire.life, entry), 0):
             return  # somebody has got a later delivery already: this one was given back while it was on its way
         self._redelivered[member.wire.life, entry] = redeliveries
         if self._holder.get(entry, member) is not member:
