@@ -29,7 +29,7 @@ def test_never_more_than_the_limit_are_open(tmp_path: Path) -> None:
             assert files.count() <= 3
 
 
-def test_file_being_sent_is_not_opened_again(tmp_path: Path) -> None:
+def sent_files_stay_open(tmp_path: Path) -> None:
     files, cached = make(tmp_path, 10, 3)
     before = descriptors()
     unsent = []
@@ -47,6 +47,12 @@ def test_file_being_sent_is_not_opened_again(tmp_path: Path) -> None:
     for file in cached:
         file.get()
     assert descriptors() - before == files.count() == 3
+
+
+def test_file_being_sent_is_not_opened_again(tmp_path: Path) -> None:
+    in_own_process(
+        sent_files_stay_open, tmp_path
+    )  # what earlier tests left behind would change the number of descriptors
 
 
 def test_the_ones_in_use_stay_open(tmp_path: Path) -> None:
