@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
 
 import attrs
 
@@ -14,8 +14,9 @@ from broker.runtime import forks
 from broker.runtime.forks import in_thread
 from broker.runtime.net import reserve_port
 from broker.runtime.temporary import TemporaryDirectory
-from broker.security.credentials import MECHANISMS, make_row
-from broker.server import BrokerServer
+
+if TYPE_CHECKING:
+    from broker.server import BrokerServer
 
 # How long (s) a stopping broker waits for requests in flight.
 _DRAIN_S = 1.0
@@ -75,6 +76,9 @@ class Broker:
         ConfigError, also if another program has taken one of its ports meanwhile."""
         if self._server is not None:
             raise BrokerError(f"This broker is running already: {self!r}.")
+        # Not at the top: pytest imports all test modules, also to run one test, and the server is most of the broker.
+        from broker.server import BrokerServer
+
         self._forks = forks.count()
         if self._given_dir is None and self._temporary is None:
             self._temporary = TemporaryDirectory()
@@ -151,7 +155,7 @@ class Broker:
                 self._reserved.append(release)
 
     @property
-    def server(self) -> BrokerServer:
+    def server(self) -> "BrokerServer":
         """The running server, for tests and programs that inspect it."""
         if self._server is None:
             raise _not_running()
@@ -180,6 +184,8 @@ class Broker:
     def add_user(self, name: str, password: str) -> None:
         """Add a user that logs in at ``+sasl`` listeners, with SCRAM, or with PLAIN where the listener allows it. An
         existing user gets the new password. Raises ConfigError for an invalid name or password."""
+        from broker.security.credentials import MECHANISMS, make_row
+
         server = self.server
         server.security.credentials.alter(
             [make_row(name, mechanism, password, server.runtime.entropy) for mechanism in MECHANISMS], []
