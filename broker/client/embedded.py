@@ -54,6 +54,8 @@ class Broker:
         self._server: BrokerServer | None = None
         self._forks = forks.count()
         self._has_own_drain = "shutdown_timeout_ms" in settings
+        # Name and password of the user that ``client_settings`` log in.
+        self.login: tuple[str, str] | None = None
         values: dict[str, Any] = {"listeners": _LISTENERS, **settings}
         if data_dir is not None:
             values["data_dir"] = data_dir
@@ -164,12 +166,24 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         """``host:port``, for the client setting of the same name."""
-        return self._address("kafka")
+        return self.address(self._listener("kafka").name)
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """What a Kafka client needs to connect, by the names of librdkafka and of Java: ``Producer(broker.client_settings)``.
+        The user in ``login``, a pair of name and password, logs in with SCRAM-SHA-256."""
+        listener = self._listener("kafka")
+        protocol = ("SASL_" if listener.sasl else "") + ("SSL" if listener.ssl else "PLAINTEXT")
+        settings = {"bootstrap.servers": self.bootstrap_servers, "security.protocol": protocol}
+        if self.login is not None and listener.sasl:
+            name, password = self.login
+            settings |= {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": name, "sasl.password": password}
+        return settings
 
     @property
     def shuffle_address(self) -> str:
         """``host:port``, for ``ShuffleWriter`` and ``InputGate``."""
-        return self._address("shuffle")
+        return self.address(self._listener("shuffle").name)
 
     def address(self, listener: str) -> str:
         """``host:port`` of the listener with this name: its scheme, such as ``kafka+sasl+ssl``, unless its URL gives
@@ -191,11 +205,11 @@ class Broker:
             [make_row(name, mechanism, password, server.runtime.entropy) for mechanism in MECHANISMS], []
         )
 
-    def _address(self, scheme: str) -> str:
-        """The address of the first listener of this service."""
+    def _listener(self, scheme: str) -> Listener:
+        """The first listener of this service."""
         for listener in self._config.listeners:
             if listener.scheme == scheme:
-                return self.address(listener.name)
+                return listener
         raise ConfigError(f"Give the broker a {scheme}:// listener.")
 
     @property
