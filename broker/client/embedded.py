@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
 
 import attrs
 
@@ -14,8 +14,9 @@ from broker.runtime import forks
 from broker.runtime.forks import in_thread
 from broker.runtime.net import reserve_port
 from broker.runtime.temporary import TemporaryDirectory
-from broker.security.credentials import MECHANISMS, make_row
-from broker.server import BrokerServer
+
+if TYPE_CHECKING:
+    from broker.server import BrokerServer
 
 # How long (s) a stopping broker waits for requests in flight.
 _DRAIN_S = 1.0
@@ -53,6 +54,8 @@ class Broker:
         self._server: BrokerServer | None = None
         self._forks = forks.count()
         self._has_own_drain = "shutdown_timeout_ms" in settings
+        # Name and password of the user that ``client_settings`` log in.
+        self.login: tuple[str, str] | None = None
         values: dict[str, Any] = {"listeners": _LISTENERS, **settings}
         if data_dir is not None:
             values["data_dir"] = data_dir
@@ -75,6 +78,9 @@ class Broker:
         ConfigError, also if another program has taken one of its ports meanwhile."""
         if self._server is not None:
             raise BrokerError(f"This broker is running already: {self!r}.")
+        # Not at the top: pytest imports all test modules, also to run one test, and the server is most of the broker.
+        from broker.server import BrokerServer
+
         self._forks = forks.count()
         if self._given_dir is None and self._temporary is None:
             self._temporary = TemporaryDirectory()
@@ -151,7 +157,7 @@ class Broker:
                 self._reserved.append(release)
 
     @property
-    def server(self) -> BrokerServer:
+    def server(self) -> "BrokerServer":
         """The running server, for tests and programs that inspect it."""
         if self._server is None:
             raise _not_running()
@@ -160,12 +166,24 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         """``host:port``, for the client setting of the same name."""
-        return self._address("kafka")
+        return self.address(self._listener("kafka").name)
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """What a Kafka client needs to connect, by the names of librdkafka and of Java: ``Producer(broker.client_settings)``.
+        The user in ``login``, a pair of name and password, logs in with SCRAM-SHA-256."""
+        listener = self._listener("kafka")
+        protocol = ("SASL_" if listener.sasl else "") + ("SSL" if listener.ssl else "PLAINTEXT")
+        settings = {"bootstrap.servers": self.bootstrap_servers, "security.protocol": protocol}
+        if self.login is not None and listener.sasl:
+            name, password = self.login
+            settings |= {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": name, "sasl.password": password}
+        return settings
 
     @property
     def shuffle_address(self) -> str:
         """``host:port``, for ``ShuffleWriter`` and ``InputGate``."""
-        return self._address("shuffle")
+        return self.address(self._listener("shuffle").name)
 
     def address(self, listener: str) -> str:
         """``host:port`` of the listener with this name: its scheme, such as ``kafka+sasl+ssl``, unless its URL gives
@@ -180,16 +198,18 @@ class Broker:
     def add_user(self, name: str, password: str) -> None:
         """Add a user that logs in at ``+sasl`` listeners, with SCRAM, or with PLAIN where the listener allows it. An
         existing user gets the new password. Raises ConfigError for an invalid name or password."""
+        from broker.security.credentials import MECHANISMS, make_row
+
         server = self.server
         server.security.credentials.alter(
             [make_row(name, mechanism, password, server.runtime.entropy) for mechanism in MECHANISMS], []
         )
 
-    def _address(self, scheme: str) -> str:
-        """The address of the first listener of this service."""
+    def _listener(self, scheme: str) -> Listener:
+        """The first listener of this service."""
         for listener in self._config.listeners:
             if listener.scheme == scheme:
-                return self.address(listener.name)
+                return listener
         raise ConfigError(f"Give the broker a {scheme}:// listener.")
 
     @property

@@ -1,7 +1,10 @@
-"""The package's pytest fixtures. Pytest loads them itself, so a test only names a fixture:
+"""The package's pytest plugin. Pytest loads it itself, so a test only names a fixture:
 
 def test_orders_arrive(broker):
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+
+``broker`` is a broker for one test, with the options of the marker ``@pytest.mark.broker``; ``session_broker`` is one for all
+tests of a process (with pytest-xdist, of a worker), and ``broker_topic`` a topic of it for one test. See docs/TESTING.md.
 
 Installed as the top-level module ``reactor_broker_pytest`` (pyproject.toml: ``force-include``, entry point
 ``pytest11``). Pytest imports it at the start of every session, in any directory, where ``broker`` and ``protocol`` may
@@ -9,10 +12,13 @@ be modules of the user's. So it imports neither before a test asks for a fixture
 copy of this file: reinstall after a change.
 """
 
+import logging
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,31 +27,91 @@ if TYPE_CHECKING:
 
 # The packages that are installed beside this module, and a module by which each is recognized.
 _PACKAGES = {"broker": "broker.client.embedded", "protocol": "protocol.shuffle"}
+_LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0")
+_MARKER = (
+    "broker(settings={...}, listeners=[...], security='scram'): how the fixture `broker` starts the broker of this test"
+)
+# The user of a broker with security="scram". The listener is on the loopback interface and lives as long as the test.
+_LOGIN = ("test", "test-password")
+# Kafka allows 249 characters, of which the number at the end takes a few.
+_NAME_MAX = 230
+_numbers = count(1)
+_log = logging.getLogger("reactor_broker")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARKER)
 
 
 @pytest.fixture
-def broker() -> "Iterator[Broker]":
-    """A broker for one test: empty, on free ports. It stops, and its data is removed, when the test ends."""
-    with _new_broker() as running:
+def broker(request: pytest.FixtureRequest) -> "Iterator[Broker]":
+    """A broker for one test: empty, on free ports. It stops, and its data is removed, when the test ends.
+    ``@pytest.mark.broker`` has its options; with ``security="scram"`` clients take ``broker.client_settings``."""
+    marker = request.node.get_closest_marker("broker")
+    running = _started(**_options(marker.args, marker.kwargs) if marker is not None else {})
+    try:
+        if marker is not None and marker.kwargs.get("security"):
+            running.add_user(*_LOGIN)
+            running.login = _LOGIN
         yield running
+    finally:
+        running.close()
 
 
 @pytest.fixture(scope="session")
 def session_broker() -> "Iterator[Broker]":
     """One broker for the whole session, for tests that can share it because each uses topics with names of its own."""
-    with _new_broker() as running:
-        yield running
+    running = _started()
+    yield running
+    running.close()
 
 
-def _new_broker() -> "Broker":
+@pytest.fixture
+def broker_topic(request: pytest.FixtureRequest, session_broker: "Broker") -> "Iterator[str]":
+    """The name of a new topic of ``session_broker``, made from the test's name. The topic is deleted when the test ends."""
+    name = f"{re.sub('[^A-Za-z0-9_]+', '-', request.node.name)[:_NAME_MAX].strip('-')}-{next(_numbers)}"
+    session_broker.server.kafka.logs.create_topic(name)
+    yield name
+    logs = session_broker.server.kafka.logs  # the test may have restarted the broker
+    if logs.topic(name) is not None:
+        logs.delete_topic(name)
+
+
+def _options(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The broker's settings by the marker's arguments."""
+    given = dict(kwargs)
+    settings: dict[str, Any] = dict(given.pop("settings", None) or {})
+    listeners: str | Sequence[str] | None = given.pop("listeners", None)
+    security = given.pop("security", None)
+    if args or given or security not in (None, "scram"):
+        wrong = ", ".join(map(repr, [*args, *given])) or f"security={security!r}"
+        takes = "settings={...}, listeners=[...] and security='scram'"
+        pytest.fail(f"@pytest.mark.broker takes {takes}, not {wrong}.", pytrace=False)
+    if listeners is not None:
+        settings["listeners"] = listeners
+    if security is not None:
+        urls = settings.get("listeners", _LISTENERS)
+        urls = urls.split(",") if isinstance(urls, str) else urls
+        settings["listeners"] = [re.sub(r"^\s*kafka(\+ssl)?://", r"kafka+sasl\1://", url) for url in urls]
+    return settings
+
+
+def _started(**settings: Any) -> "Broker":
     try:
         from broker.client.embedded import Broker
+        from broker.errors import ConfigError
+        from broker.log import configure
     except Exception:  # a foreign module may raise anything
         for package, part in _PACKAGES.items():
             if not _is_there(part):
                 pytest.fail(_shadowed(package), pytrace=False)
         raise
-    return Broker()
+    # Into pytest's log, which is shown if the test fails. Standard error is the terminal's while pytest reports.
+    configure("warning", "text", write_line=_log.warning)
+    try:
+        return Broker(**settings).start()
+    except ConfigError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 def _is_there(part: str) -> bool:

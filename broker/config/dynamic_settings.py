@@ -89,6 +89,8 @@ def merged(static: BrokerConfig, changes: Iterable[Mapping[str, str]]) -> Broker
         elif way_of(name) is not None:
             setting, value = parsed(name, text)
             values[setting] = value
+    if not values and of_listeners == static.listener_settings:
+        return static
     config = attrs.evolve(static, **values, listener_settings=of_listeners)  # type: ignore[arg-type]
     if of_listeners != static.listener_settings:
         check_names(config)

@@ -18,7 +18,7 @@ import attrs
 from broker.config.setting import INT_MAX, own_setting, setting, some_of, words
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class FeatureSettings:
     """Features."""
 
@@ -30,7 +30,7 @@ class FeatureSettings:
     )
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class TransactionSettings:
     """Transactions."""
 
@@ -54,7 +54,7 @@ class TransactionSettings:
     )
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class GroupSettings:
     """Consumer groups."""
 
@@ -119,7 +119,7 @@ def _assignors(value: "Iterable[str] | str") -> tuple[str, ...]:
     return some_of(ASSIGNORS, names, "group_consumer_assignors to one or both of")
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class ConsumerGroupSettings:
     """Consumer groups of the newer protocol (KIP-848)."""
 
@@ -167,7 +167,7 @@ class ConsumerGroupSettings:
     )
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class ShareGroupSettings:
     """Share groups."""
 

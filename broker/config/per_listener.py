@@ -31,7 +31,7 @@ def for_listener(config: BrokerConfig, name: str) -> BrokerConfig:
                 f"a listener may have {', '.join(sorted(OF_LISTENER))} for itself."
             )
         values[setting] = value
-    return attrs.evolve(config, **values)
+    return attrs.evolve(config, **values) if values else config
 
 
 def check_names(config: BrokerConfig) -> None:

@@ -8,7 +8,7 @@ import attrs
 from broker.config.setting import own_setting
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class PulsarSettings:
     """Pulsar: topics and subscriptions on pulsar:// listeners."""
 

@@ -28,7 +28,7 @@ def _audiences(value: "Iterable[str] | str") -> tuple[str, ...]:
     return tuple(dict.fromkeys(words(value)))
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class SaslSettings:
     """Logins with SASL."""
 
@@ -112,7 +112,7 @@ def _protocols(value: Iterable[str]) -> tuple[str, ...]:
     return protocols
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class TlsSettings:
     """TLS."""
 
@@ -197,7 +197,7 @@ class TlsSettings:
     )
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class AclSettings:
     """ACLs."""
 
@@ -226,7 +226,7 @@ class AclSettings:
     )
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class QuotaSettings:
     """Quotas: the windows over which the rates of clients are measured."""
 

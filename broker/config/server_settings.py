@@ -23,7 +23,7 @@ def _control_listener(value: "Listener | str | None") -> Listener | None:
     return parse_listener(value, default_name="control") if isinstance(value, str) else value
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class ServerSettings:
     """The broker itself."""
 
@@ -115,7 +115,7 @@ class ServerSettings:
     )
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class NetworkSettings:
     """Listeners, connections and threads."""
 
@@ -250,7 +250,7 @@ def _hosts(value: "Iterable[str] | str") -> tuple[str, ...]:
     return tuple(word.lower() for word in words(value))
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class HttpSettings:
     """HTTP: http:// listeners."""
 
@@ -285,7 +285,7 @@ class HttpSettings:
     )
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class ShuffleSettings:
     """Shuffle: result partitions on shuffle:// listeners."""
 

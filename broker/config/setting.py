@@ -10,7 +10,7 @@ Values: no thread, no I/O.
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, get_args, get_origin
 
 import attrs
@@ -28,6 +28,7 @@ Kind = Literal["boolean", "int", "long", "double", "string", "list"]
 _UNITS = {"bytes": "bytes", "ms": "ms", "us": "µs", "minutes": "minutes"}
 # Python has one int for Kafka's "long" and "int". Settings in these units that have no upper bound are Kafka's longs.
 _LONG_UNITS = ("ms", "bytes", "messages", "bytes/s")
+_ACCEPTED: dict[Any, Any] = {int: int, float: (int, float), bool: bool, str: str}
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
@@ -118,10 +119,10 @@ class Setting:
         """Whether a value has the right type and is within the bounds."""
         if value is None and self.optional:
             return True
-        accepted: Any = {int: int, float: (int, float), bool: bool, str: str}.get(self.plain_type, object)
+        plain_type = self.plain_type
         # In Python a bool is an int; to an operator it is not.
-        good = isinstance(value, accepted) and isinstance(value, bool) <= (self.plain_type is bool)
-        if good and self.plain_type is int:
+        good = isinstance(value, _ACCEPTED.get(plain_type, object)) and isinstance(value, bool) <= (plain_type is bool)
+        if good and plain_type is int:
             good = abs(value) <= LONG_MAX  # the protocol and the files have 64 bits
         if good and self.choices:
             good = value in self.choices
@@ -197,7 +198,9 @@ def setting(default: Any, *, converter: Callable[[Any], Any] | None = None, **de
         description = attrs.asdict(default, recurse=False) | description
         default = default.default_text if default.kind == "list" else default.default
     is_secret = description.get("secret", False)
-    return attrs.field(default=default, metadata=description, validator=_check, repr=not is_secret, converter=converter)
+    return attrs.field(
+        default=default, metadata=description, validator=_Bounds(), repr=not is_secret, converter=converter
+    )
 
 
 # Of a setting that Kafka does not have; and of one that a listener may override.
@@ -205,15 +208,17 @@ own_setting = partial(setting, kafka=None)
 listener_setting = partial(setting, of_listener=True)
 
 
-def setting_infos(settings_class: type) -> list[Setting]:
+@cache
+def setting_infos(settings_class: type) -> tuple[Setting, ...]:
     """Every setting of a class, in the order of definition; its section is the first line of its group's docstring."""
-    infos = []
-    for field in attrs.fields(settings_class):
-        if not field.metadata:  # no setting
-            continue
-        owner = next(c for c in reversed(settings_class.__mro__) if field.name in inspect.get_annotations(c))
-        infos.append(_info(field, (owner.__doc__ or "").strip().splitlines()[0].rstrip(".")))
-    return infos
+    owners: dict[str, type] = {}  # by setting, the class that defines it
+    for each in settings_class.__mro__:
+        owners |= dict.fromkeys(inspect.get_annotations(each), each)
+    return tuple(
+        _info(field, (owners[field.name].__doc__ or "").strip().splitlines()[0].rstrip("."))
+        for field in attrs.fields(settings_class)
+        if field.metadata  # else it is no setting
+    )
 
 
 def _info(field: "attrs.Attribute[Any]", section: str = "") -> Setting:
@@ -222,7 +227,8 @@ def _info(field: "attrs.Attribute[Any]", section: str = "") -> Setting:
 
 
 def _kind(field: "attrs.Attribute[Any]") -> Kind:
-    kind = _plain(field.type)
+    annotation: Any = field.type
+    kind = _plain(annotation)
     if kind is int:
         unit = field.metadata.get("unit", _unit(field.name))
         return "long" if unit in _LONG_UNITS and field.metadata.get("most") is None else "int"
@@ -231,14 +237,23 @@ def _kind(field: "attrs.Attribute[Any]") -> Kind:
     return "boolean" if kind is bool else "double" if kind is float else "string"
 
 
+@cache  # asked for each value of each setting
 def _plain(kind: Any) -> Any:
     return next(each for each in get_args(kind) if each is not type(None)) if type(None) in get_args(kind) else kind
 
 
-def _check(_instance: Any, field: "attrs.Attribute[Any]", value: Any) -> None:
-    info = _info(field)
-    if not info.accepts(value):
-        raise info.refusal(value)
+class _Bounds:
+    """Checks the values of one field. A start makes several `BrokerConfig`s of 200 settings, so the description is made once."""
+
+    def __init__(self) -> None:
+        self._info: Setting | None = None
+
+    def __call__(self, _instance: Any, field: "attrs.Attribute[Any]", value: Any) -> None:
+        info = self._info
+        if info is None:
+            info = self._info = _info(field)
+        if not info.accepts(value):
+            raise info.refusal(value)
 
 
 def _boolean(text: str) -> bool:

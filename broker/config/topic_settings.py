@@ -315,7 +315,7 @@ SETTINGS: tuple[Setting, ...] = tuple(row for row in globals().values() if isins
 BY_NAME: Mapping[str, Setting] = {row.name: row for row in SETTINGS}
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class TopicSettings:
     """Topics and requests."""
 
@@ -376,7 +376,7 @@ class TopicSettings:
     )
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class LogSettings:
     """The log: segments, retention, flushing."""
 
@@ -416,7 +416,7 @@ class LogSettings:
     )
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
 class CleanerSettings:
     """Compaction."""
 

@@ -48,6 +48,20 @@ def as_pem(certificates: Sequence[x509.Certificate]) -> str:
     return "".join(each.public_bytes(Encoding.PEM).decode() for each in certificates)
 
 
+def subject_of(certificate: bytes) -> x509.Name:
+    """``certificate``: in DER. Raises ValueError."""
+    return x509.load_der_x509_certificate(certificate).subject
+
+
+def names_of(certificate: x509.Certificate) -> set[str]:
+    """The names and addresses for which it is valid."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return set()
+    return {str(name.value) for name in names}
+
+
 def read_key_store(data: bytes, password: str | None, key_password: str | None) -> KeyStore:
     """``password``: of a PKCS#12 file. ``key_password``: of the key in a PEM file, and of a PKCS#12 file without
     ``password``."""

@@ -15,11 +15,14 @@ operator, but the subject comes from a client, so its length is bounded.
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
-from cryptography import x509
 
 from broker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 USER = "User"
 
@@ -65,7 +68,7 @@ _ESCAPED = set(',=+<>#;"\\')
 _BLANKS = " \r"
 
 
-def java_name(name: x509.Name) -> str:
+def java_name(name: "x509.Name") -> str:
     """For example ``CN=alice,OU=team,O=ACME``."""
     sets = [content for _, content, _ in _elements(next(_elements(name.public_bytes()))[1])]
     return ",".join("+".join(map(_assertion, _elements(each))) for each in reversed(sets))

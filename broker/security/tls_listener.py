@@ -5,14 +5,15 @@ other threads. A reload that fails changes nothing.
 
 `CertificateWatcher` is the thread that checks every few seconds whether certificates of any listener have changed. It
 compares the content of the files, which are small, because times and sizes can stay the same.
+
+A broker without TLS imports this module, too, but not ``cryptography``: that would take a tenth of the CPU of its start.
 """
 
 import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
-from cryptography import x509
 
 from broker.config import BrokerConfig, Listener
 from broker.config.per_listener import for_listener
@@ -26,8 +27,10 @@ from broker.runtime.net import Socket
 from broker.runtime.threads import Event, Lock
 from broker.runtime.tls import TlsContext, TlsSocket
 from broker.runtime.tls_context import TlsMaterial, server_context
-from broker.security.key_store import KeyStore, as_pem, read_key_store, read_trust_store
 from broker.security.principal import ANONYMOUS, USER, Principal, java_name, map_subject, parse_rules
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 log = get_logger("security")
 T = TypeVar("T")
@@ -54,7 +57,7 @@ class _Loaded:
 
     sources: _Sources
     context: TlsContext
-    certificate: x509.Certificate
+    certificate: "x509.Certificate"
 
 
 class TlsListener:
@@ -87,7 +90,9 @@ class TlsListener:
         """The principal of this certificate (DER, verified). NoRuleMatches or ValueError: the client is refused."""
         if certificate is None:
             return ANONYMOUS
-        return Principal(USER, map_subject(self._rules, java_name(x509.load_der_x509_certificate(certificate).subject)))
+        from broker.security.key_store import subject_of
+
+        return Principal(USER, map_subject(self._rules, java_name(subject_of(certificate))))
 
     # -- for the others ---------------------------------------------------------------------------------------------------
 
@@ -189,12 +194,15 @@ class TlsListener:
 
 def _load(config: BrokerConfig, sources: _Sources) -> _Loaded:
     """Raises ValueError."""
+    from broker.security.key_store import as_pem, read_key_store, read_trust_store
+
     asks = config.ssl_client_auth != "none"
     if asks and sources.trusted is None:
         raise ValueError(
             f"ssl_client_auth is {config.ssl_client_auth}, and no ssl_truststore_location says which clients are trusted"
         )
-    store = _key_store(config, sources)
+    data = sources.store if sources.store is not None else (sources.key or b"") + b"\n" + (sources.chain or b"")
+    store = _about("the key store", read_key_store, data, config.ssl_keystore_password, config.ssl_key_password)
     trusted = (
         _about("the trust store", read_trust_store, sources.trusted, config.ssl_truststore_password) if asks else []
     )
@@ -212,11 +220,6 @@ def _load(config: BrokerConfig, sources: _Sources) -> _Loaded:
     return _Loaded(sources, context, store.certificate)
 
 
-def _key_store(config: BrokerConfig, sources: _Sources) -> KeyStore:
-    data = sources.store if sources.store is not None else (sources.key or b"") + b"\n" + (sources.chain or b"")
-    return _about("the key store", read_key_store, data, config.ssl_keystore_password, config.ssl_key_password)
-
-
 def _about(subject: str, read: Callable[..., T], *arguments: object) -> T:
     try:
         return read(*arguments)
@@ -224,26 +227,20 @@ def _about(subject: str, read: Callable[..., T], *arguments: object) -> T:
         raise ValueError(f"{subject} {error}") from None
 
 
-def _check_replacement(config: BrokerConfig, old: x509.Certificate, new: x509.Certificate) -> None:
+def _check_replacement(config: BrokerConfig, old: "x509.Certificate", new: "x509.Certificate") -> None:
     """Kafka's rules: clients know the broker by its names, so another broker's file is more likely than new names."""
+    from broker.security.key_store import names_of
+
     if old.subject != new.subject and not config.ssl_allow_dn_changes:
         raise ValueError(
             f"the new certificate is for {java_name(new.subject)} and the old one for {java_name(old.subject)}: "
             "set ssl_allow_dn_changes if that is intended"
         )
-    missing = _names(old) - _names(new)
+    missing = names_of(old) - names_of(new)
     if missing and not config.ssl_allow_san_changes:
         raise ValueError(
             f"the new certificate lacks the names {', '.join(sorted(missing))}: set ssl_allow_san_changes if that is intended"
         )
-
-
-def _names(certificate: x509.Certificate) -> set[str]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return set()
-    return {str(name.value) for name in names}
 
 
 # How often (s) the files are read. Tools renew certificates days before the old certificates expire.

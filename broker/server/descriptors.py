@@ -86,9 +86,9 @@ def shared_out(config: BrokerConfig, limit: int) -> Descriptors:
 
 def report(config: BrokerConfig, shared: Descriptors, limit: int) -> None:
     """Warn if the files or connections are fewer than configured. Defaults count as not configured."""
-    defaults = BrokerConfig()
-    connections = shared.connections < config.max_connections != defaults.max_connections
-    if connections or shared.open_files < config.max_open_files != defaults.max_open_files:
+    defaults = attrs.fields(BrokerConfig)
+    connections = shared.connections < config.max_connections != defaults.max_connections.default
+    if connections or shared.open_files < config.max_open_files != defaults.max_open_files.default:
         log.warning(
             "descriptors_reduced",
             limit=limit,

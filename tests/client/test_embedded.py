@@ -56,6 +56,19 @@ def run(directory: Path, end: str, arguments: str = "", how: signal.Signals | No
     return path
 
 
+def test_broker_loads_only_what_it_needs() -> None:
+    program = """
+import sys
+from broker.client import Broker
+broker = Broker()
+print([name for name in sys.modules if name.startswith(("broker.server", "broker.kafka", "broker.storage", "broker.security"))])
+broker.start().close()
+print([name for name in ("cryptography", "opentelemetry", "h11", "google.protobuf", "broker.pulsar") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True, timeout=60)
+    assert ["[]", "[]"] == done.stdout.splitlines()
+
+
 @pytest.mark.parametrize("end", ["", "raise ValueError", "sys.exit(3)", "running.stop()"])
 def test_ending_program_leaves_nothing(tmp_path: Path, end: str) -> None:
     run(tmp_path, end)

@@ -1,8 +1,9 @@
-"""The fixtures that come with the package, in a pytest session of a user's own."""
+"""The fixtures and the marker that come with the package, in a pytest session of a user's own."""
 
 import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -48,6 +49,115 @@ def test_a_session_has_one(session_broker):
 
 def test_a_session_has_the_same_one(session_broker):
     assert [session_broker.bootstrap_servers] == addresses
+"""
+
+MARKED_TESTS = """
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaAdminClient
+
+
+def delivered(settings):
+    producer = Producer(settings)
+    producer.produce("orders", b"one")
+    return 0 == producer.flush(5)
+
+
+@pytest.mark.broker(settings={"num_partitions": 3})
+def test_settings(broker):
+    assert delivered(broker.client_settings)
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    assert 3 == len(admin.describe_topics(["orders"])[0]["partitions"])
+    admin.close()
+
+
+@pytest.mark.broker(listeners="kafka://127.0.0.1:0, pulsar://127.0.0.1:0")
+def test_listeners(broker):
+    assert ["kafka", "pulsar"] == list(broker.server.listeners)
+
+
+@pytest.mark.broker(security="scram")
+class TestWithLogin:
+    def test_client_settings_log_in(self, broker):
+        assert delivered(broker.client_settings)
+        assert not delivered({**broker.client_settings, "sasl.password": "another", "log_level": 0})
+        assert not delivered({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+
+    @pytest.mark.broker(settings={"num_partitions": 2})
+    def test_nearest_marker_counts(self, broker):
+        assert delivered({"bootstrap.servers": broker.bootstrap_servers})
+
+    @pytest.mark.broker(security="scram", listeners=["pulsar://127.0.0.1:0", "kafka://127.0.0.1:0"])
+    def test_listener_of_kafka_gets_login(self, broker):
+        assert ["pulsar", "kafka+sasl"] == list(broker.server.listeners)
+        assert delivered(broker.client_settings)
+"""
+
+TOPIC_TESTS = """
+import os
+
+import pytest
+
+names = []
+
+
+def topics(broker):
+    return {topic.name for topic in broker.server.kafka.logs.topics()}
+
+
+@pytest.mark.parametrize("text", ["a b/c", "x" * 300])
+def test_orders(broker_topic, session_broker, text):
+    assert {broker_topic} == topics(session_broker)
+    assert broker_topic.startswith("test_orders-" + text[0])
+    names.append(broker_topic)
+
+
+def test_deletes_topic(broker_topic, session_broker):
+    session_broker.server.kafka.logs.delete_topic(broker_topic)
+
+
+def test_restarts_broker(broker_topic, session_broker):
+    session_broker.stop()
+    session_broker.start()
+
+
+def test_all_are_gone(session_broker):
+    assert 2 == len(set(names))
+    assert set() == topics(session_broker)
+"""
+
+LOGGING_TESTS = """
+from broker.log import get_logger
+
+
+def test_passes(broker):
+    get_logger("server").warning("this_is_fine")
+
+
+def test_fails(broker):
+    get_logger("server").warning("this_is_odd", topic="orders")
+    assert False
+"""
+
+PARALLEL_TESTS = """
+import os
+import pathlib
+import time
+
+import pytest
+from confluent_kafka import Producer
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_on_one_of_four_workers(session_broker, broker_topic, broker, number):
+    for running in (session_broker, broker):
+        producer = Producer(running.client_settings)
+        producer.produce(broker_topic, b"one")
+        assert 0 == producer.flush(20)
+    with open("seen", "a") as file:
+        file.write(f"{os.getpid()} {session_broker.bootstrap_servers}\\n")
+    while len({line.split()[0] for line in pathlib.Path("seen").read_text().splitlines()}) < 4:
+        time.sleep(0.05)  # so that each of the workers gets a test
 """
 
 OTHER_TESTS = """
@@ -107,7 +217,6 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """With the package installed by hand, from a wheel, or as it is installed where these tests run (in place, by `make`)."""
     site = tmp_path / "site"
     site.mkdir()
-    environment = dict(os.environ, PYTHONPATH=str(site))
     if request.param == "by hand":
         unpacked_by_hand(site)
     elif request.param == "wheel":
@@ -121,15 +230,35 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         ]
         if installed != [PLUGIN]:
             pytest.skip("what is installed here is older than pyproject.toml")
-        del environment["PYTHONPATH"]
+        return runner(None)
+    return runner(site)
 
-    def run(folder: Path, *arguments: str, command: tuple[str, ...] = ("-m", "pytest")) -> tuple[int, str]:
+
+@pytest.fixture
+def run_by_hand(tmp_path: Path) -> Run:
+    """For what does not depend on the way in which the package is installed."""
+    site = tmp_path / "site"
+    site.mkdir()
+    unpacked_by_hand(site)
+    return runner(site)
+
+
+def runner(site: Path | None) -> Run:
+    environment = dict(os.environ)
+    if site is None:
+        environment.pop("PYTHONPATH", None)
+    else:
+        environment["PYTHONPATH"] = str(site)
+
+    def run(
+        folder: Path, *arguments: str, command: tuple[str, ...] = ("-m", "pytest"), **variables: str
+    ) -> tuple[int, str]:
         # Without this project's settings: pytest loads the plugin because the package is installed.
         options = ["-q", "--rootdir", str(folder), "-p", "no:cacheprovider", *arguments]
         result = subprocess.run(
             [sys.executable, *command, *options],
             cwd=folder,
-            env=environment,
+            env=environment | variables,
             capture_output=True,
             check=False,
             timeout=120,
@@ -197,3 +326,73 @@ def test_raising_user_module_is_named(run: Run, users: Path) -> None:
     status, output = run(users)
     assert 1 == status, output
     assert f"but Python finds {users / 'broker.py'} under that name" in output
+
+
+def test_marker_has_options_of_broker(run_by_hand: Run, users: Path) -> None:
+    (users / "test_marked.py").write_text(MARKED_TESTS)
+    status, output = run_by_hand(users, "--strict-markers")
+    assert 0 == status, output
+    assert "5 passed" in output
+
+
+@pytest.mark.parametrize(
+    ("marker", "sentence"),
+    [
+        ("security='kerberos'", "takes settings={...}, listeners=[...] and security='scram', not security='kerberos'."),
+        ("partitions=3", "takes settings={...}, listeners=[...] and security='scram', not 'partitions'."),
+        ("'scram'", "takes settings={...}, listeners=[...] and security='scram', not 'scram'."),
+        ("settings={'num_partition': 3}", "There is no setting 'num_partition' (in the arguments); did you mean"),
+    ],
+)
+def test_wrong_option_is_one_sentence(run_by_hand: Run, users: Path, marker: str, sentence: str) -> None:
+    (users / "test_marked.py").write_text(
+        f"import pytest\n\n\n@pytest.mark.broker({marker})\ndef test_with_a_broker(broker):\n    pass\n"
+    )
+    status, output = run_by_hand(users)
+    assert 1 == status, output
+    assert sentence in output
+    assert "Traceback" not in output
+    assert "pytest_plugin.py" not in output
+
+
+def test_every_test_has_its_topic(run_by_hand: Run, users: Path) -> None:
+    (users / "test_topics.py").write_text(TOPIC_TESTS)
+    status, output = run_by_hand(users)
+    assert 0 == status, output
+    assert "5 passed" in output
+
+
+@pytest.mark.parametrize("option", ["--capture=fd", "--capture=no"])
+def test_only_failing_test_shows_brokers_log(run_by_hand: Run, users: Path, option: str) -> None:
+    (users / "test_logging.py").write_text(LOGGING_TESTS)
+    status, output = run_by_hand(users, option)
+    assert 1 == status, output
+    assert "this_is_fine" not in output
+    (line,) = [line for line in output.splitlines() if "this_is_odd" in line and "get_logger" not in line]
+    assert line.endswith("this_is_odd [server] topic=orders")
+    assert "Captured log call" in output
+
+
+def test_four_workers_leave_nothing(run_by_hand: Run, users: Path, tmp_path: Path) -> None:
+    (users / "test_parallel.py").write_text(PARALLEL_TESTS)
+    directories = tmp_path / "directories"
+    directories.mkdir()
+    status, output = run_by_hand(users, "-n", "4", TMPDIR=str(directories))
+    assert 0 == status, output
+    assert "12 passed" in output
+    seen = [line.split() for line in (users / "seen").read_text().splitlines()]
+    # A broker for each worker, and for all tests of it.
+    assert 4 == len({worker for worker, _ in seen}) == len({address for _, address in seen})
+    assert [] == list(directories.glob("broker-*"))
+    for worker, _ in seen:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(worker), 0)
+
+
+def test_guide_shows_tests_that_pass(run_by_hand: Run, users: Path) -> None:
+    section = (ROOT / "docs" / "TESTING.md").read_text("utf-8").partition("\n## pytest\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    (users / "test_guide.py").write_text("\n".join(blocks))
+    status, output = run_by_hand(users, "--strict-markers")
+    assert 0 == status, output
+    assert "4 passed" in output

@@ -57,7 +57,8 @@ def _of_broker(config: BrokerConfig, name: str) -> Setting:
 
 # With Kafka's defaults and bounds; the broker's settings take precedence (``setting_of``).
 BY_NAME: dict[str, Setting] = {setting.name: setting for setting in _OF_GROUPS_ONLY}
-BY_NAME |= {name: _of_broker(BrokerConfig(), name) for name in _OF_BROKER}
+_DEFAULTS = BrokerConfig()
+BY_NAME |= {name: _of_broker(_DEFAULTS, name) for name in _OF_BROKER}
 SETTINGS = tuple(BY_NAME[name] for name in sorted(BY_NAME))
 # A heartbeat interval has to be shorter than the session timeout of the same kind of group.
 _SHORTER = (

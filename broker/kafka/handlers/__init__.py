@@ -5,10 +5,12 @@ Tests: tests/kafka/test_service.py.
 
 import importlib
 import pkgutil
+from functools import cache
 
 from broker.kafka.api import Api
 
 
+@cache  # a program may start a broker for each of its tests
 def load() -> dict[int, Api]:
     """Every API of this package by its key."""
     apis: dict[int, Api] = {}
