@@ -10,12 +10,14 @@ from broker.client.settings import Settings
 from broker.config import load
 from broker.config.listener import Listener
 from broker.errors import BrokerError, ConfigError
+from broker.faults.faults import Faults
 from broker.runtime import forks
 from broker.runtime.forks import in_thread
 from broker.runtime.net import reserve_port
 from broker.runtime.temporary import TemporaryDirectory
 from broker.security.credentials import MECHANISMS, make_row
 from broker.server import BrokerServer
+from broker.server.services import new_faults
 
 # How long (s) a stopping broker waits for requests in flight.
 _DRAIN_S = 1.0
@@ -59,6 +61,7 @@ class Broker:
         self._config = load(**values)
         self._addresses: dict[str, str] = {}  # by listener, from the first start on
         self._ports: dict[str, int] = {}
+        self._faults = new_faults()
         self._reserved: list[Callable[[], None]] = []  # functions that free the ports while the broker is stopped
         _when_dropped(self, _call_all, self._reserved)
 
@@ -81,7 +84,9 @@ class Broker:
             _when_dropped(self, self._temporary.remove)
         _call_all(self._reserved)
         try:
-            server = BrokerServer(attrs.evolve(self._config, data_dir=self.data_dir, **self._fixed_listeners()))
+            server = BrokerServer(
+                attrs.evolve(self._config, data_dir=self.data_dir, **self._fixed_listeners()), faults=self._faults
+            )
             server.start()
         except BaseException:
             if self._ports:
@@ -156,6 +161,16 @@ class Broker:
         if self._server is None:
             raise _not_running()
         return self._server
+
+    @property
+    def faults(self) -> Faults:
+        """Faults on demand (see docs/TESTING.md). They can be added before the start, and stay over stops and starts.
+
+        >>> with broker.faults.add("error", api="PRODUCE", topic="orders", error="NOT_LEADER_OR_FOLLOWER") as fault:
+        ...     producer.produce("orders", b"1")
+        ...     fault.wait()
+        """
+        return self._faults
 
     @property
     def bootstrap_servers(self) -> str:
