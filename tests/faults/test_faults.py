@@ -123,6 +123,15 @@ def test_no_request_is_taken_with_probability_0() -> None:
     assert [] == hit_numbers(Fault(kind="reset", count=None, probability=0), 50)
 
 
+def test_the_first_that_was_added_is_met() -> None:
+    faults = new_faults()
+    first, second, seen = faults.add("reset"), faults.add("reset"), faults.add("observe", count=None)
+    faults.take(passing())
+    assert (1, 0, 1) == (first.hits, second.hits, seen.hits)
+    faults.take(passing())
+    assert (1, 1, 2) == (first.hits, second.hits, seen.hits)
+
+
 def test_when_sees_what_matched_and_decides() -> None:
     faults, seen = new_faults(), []
 
