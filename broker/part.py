@@ -21,6 +21,7 @@ from typing import Protocol
 import attrs
 
 from broker.config import BrokerConfig, Listener
+from broker.faults.faults import Faults
 from broker.live_config import LiveConfig
 from broker.metadata.catalogue import Catalogue
 from broker.metrics import Registry
@@ -55,6 +56,7 @@ class Surroundings:
     )
     callers: Callers  # who calls over HTTP
     figures: Figures  # shown by the HTTP API as rates and history; filled like the routes
+    faults: Faults  # on demand; the services attach to them in `open`, and detach in `close`
     sockets: SocketServer  # to look into; the server starts and stops it
 
     @property

@@ -32,6 +32,8 @@ FLOORS: dict[str, float] = {
     "broker.transitions": 1.6,
     "broker.metadata": 2.5,
     "broker.live_config": 2.6,
+    # Faults on demand, as services ask for them.
+    "broker.faults": 2.3,
     "broker.security": 2.7,
     "broker.network": 3,
     "broker.storage": 3,
@@ -65,7 +67,7 @@ CLIENT_MAY_USE = {
 }
 ALSO = {
     # A broker in a `with` block has to put one together.
-    "broker.client.embedded": {"broker.server", "broker.config", "broker.log", "broker.security"},
+    "broker.client.embedded": {"broker.server", "broker.config", "broker.log", "broker.security", "broker.faults"},
     # Sends the broker's events to pytest's log.
     "broker.client.pytest_plugin": {"broker.log"},
     # Makes a temporary directory for the script that starts a packaged Java.

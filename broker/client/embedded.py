@@ -16,6 +16,7 @@ from broker.runtime.net import reserve_port
 from broker.runtime.temporary import TemporaryDirectory
 
 if TYPE_CHECKING:
+    from broker.faults.faults import Faults
     from broker.server import BrokerServer
 
 # How long (s) a stopping broker waits for requests in flight.
@@ -62,6 +63,7 @@ class Broker:
         self._config = load(**values)
         self._addresses: dict[str, str] = {}  # by listener, from the first start on
         self._ports: dict[str, int] = {}
+        self._faults: Faults | None = None  # made when they are first asked for
         self._reserved: list[Callable[[], None]] = []  # functions that free the ports while the broker is stopped
         _when_dropped(self, _call_all, self._reserved)
 
@@ -87,7 +89,9 @@ class Broker:
             _when_dropped(self, self._temporary.remove)
         _call_all(self._reserved)
         try:
-            server = BrokerServer(attrs.evolve(self._config, data_dir=self.data_dir, **self._fixed_listeners()))
+            server = BrokerServer(
+                attrs.evolve(self._config, data_dir=self.data_dir, **self._fixed_listeners()), faults=self.faults
+            )
             server.start()
         except BaseException:
             if self._ports:
@@ -162,6 +166,20 @@ class Broker:
         if self._server is None:
             raise _not_running()
         return self._server
+
+    @property
+    def faults(self) -> "Faults":
+        """Faults on demand (see docs/TESTING.md). They can be added before the start, and stay over stops and starts.
+
+        >>> with broker.faults.add("error", api="PRODUCE", topic="orders", error="NOT_LEADER_OR_FOLLOWER") as fault:
+        ...     producer.produce("orders", b"1")
+        ...     fault.wait()
+        """
+        if self._faults is None:
+            from broker.server.services import new_faults  # not at the top: see ``start``
+
+            self._faults = new_faults()
+        return self._faults
 
     @property
     def bootstrap_servers(self) -> str:

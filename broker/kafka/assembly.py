@@ -94,11 +94,15 @@ class KafkaPart:
         self.context.telemetry.register(surroundings.metrics)
         self._views = None if not surroundings.has_http else _views(self.context, surroundings)
         self._quotas = surroundings.security.quotas
+        self._faults = surroundings.faults
         self._metering = Metering(self._quotas, self.context.throttling, runtime.clock)
 
     def _quotas_changed(self) -> None:
         self._metering.configure()
         self.context.metering = self._metering if self._quotas.limits_clients else None
+
+    def _faults_changed(self, is_any: bool) -> None:
+        self.context.faults = self._faults if is_any else None
 
     def _advertise(self) -> None:
         """At the start, and when a subscription to metrics of clients was changed."""
@@ -114,6 +118,7 @@ class KafkaPart:
         self._quotas.on_change.append(self._quotas_changed)
         context.throttling.count_in(self._quotas)
         self._quotas_changed()
+        self._faults.attach(self._faults_changed)
         report_ignored(context)
         context.features.open()
         context.telemetry.configs.load()
@@ -158,6 +163,7 @@ class KafkaPart:
         self.context.groups.shut_down()
 
     def close(self) -> None:
+        self._faults.detach(self._faults_changed)
         self.context.transactions.shut_down()
         self.context.share.flush()
         self.context.groups.close()

@@ -10,6 +10,7 @@ from functools import partial
 import attrs
 
 from broker.config import BrokerConfig
+from broker.faults.faults import Faults
 from broker.kafka.ack_deadlines import AckDeadlines
 from broker.kafka.client_telemetry import ClientTelemetry
 from broker.kafka.features import Features
@@ -119,6 +120,7 @@ class KafkaContext:
     throttling: Throttling
     authorizer: Authorizer | None = None  # None: every client may do everything
     metering: Metering | None = None  # None: no client has a quota
+    faults: Faults | None = None  # None: there is no fault, and requests are handled as always
     # The addresses that clients are told to connect to, by the listener's name.
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
     # The bound ports, by the listener's name.

@@ -137,8 +137,8 @@ class RunFinder:
         if first > self._bytes_max:
             return first
         context = self._context
-        if context.traces is not None:
-            return first  # each request is traced by itself
+        if context.traces is not None or context.faults is not None:
+            return first  # each request is traced by itself, and meets faults by itself
         most_bytes = self._bytes_max
         metering = context.metering
         if metering is not None and metering.run_max_bytes < most_bytes:

@@ -10,7 +10,9 @@ from broker.errors import RequestError
 from broker.kafka import sasl_session
 from broker.kafka.api import Api, Call, KafkaRequest
 from broker.kafka.context import KafkaContext
+from broker.kafka.faulting.faulting import Begun, Faulting
 from broker.kafka.kafka_session import KafkaSession
+from broker.kafka.producing.appending import RunRequest
 from broker.kafka.sasl_session import LoginRules, SaslSession
 from broker.log import get_logger
 from broker.network.service import Connection, Handover, Outbox, Peer, Request, Violations
@@ -31,6 +33,7 @@ class KafkaService:
         self._apis = apis
         self._violations = Violations(get_logger("kafka"))
         self._rules = rules
+        self._faulting = Faulting(context)
 
     def connect(self, peer: Peer) -> KafkaSession:
         if self._rules is not None:
@@ -41,6 +44,8 @@ class KafkaService:
         assert isinstance(request, KafkaRequest)
         api = request.api
         size = len(request.frame) - request.body_offset
+        if self._context.faults is not None and type(request) is not RunRequest and _has_logged_in(request):
+            return Handover(lane_of(size, api.lane) if api.sized_by_bytes else api.lane, Begun())
         if size <= api.inline_max_bytes:
             if api.prepare is not None:
                 metering = self._context.metering
@@ -56,6 +61,21 @@ class KafkaService:
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, KafkaRequest)
+        if type(prepared) is Begun:
+            self._handle_faulted(request, outbox, prepared)
+        else:
+            self._handle(request, outbox, prepared)
+
+    def _handle_faulted(self, request: KafkaRequest, outbox: Outbox, begun: Begun) -> None:
+        try:
+            going_on = self._faulting.begin(request, outbox, begun)
+        except ProtocolError as error:
+            self._refuse(request, outbox, error)
+            return
+        if going_on is not None:
+            self._handle(request, *going_on)
+
+    def _handle(self, request: KafkaRequest, outbox: Outbox, prepared: Any) -> None:
         metering = self._context.metering
         metered = None if metering is None else metering.begin(request, outbox)
         if metered is not None:
@@ -66,14 +86,17 @@ class KafkaService:
             else:
                 self._call(request, outbox, prepared)
         except ProtocolError as error:
-            # The processor closes the connection for this only if it handles the request itself.
-            self._violations.report(request.connection, str(error), request.received_at, api=request.api.key.name)
-            outbox.close(request)
+            self._refuse(request, outbox, error)
         except Abandoned:
             outbox.close(request)
         finally:
             if metered is not None:
                 metered.handled()
+
+    def _refuse(self, request: KafkaRequest, outbox: Outbox, error: ProtocolError) -> None:
+        # The processor closes the connection for this only if it handles the request itself.
+        self._violations.report(request.connection, str(error), request.received_at, api=request.api.key.name)
+        outbox.close(request)
 
     def _call(self, request: KafkaRequest, outbox: Outbox, call: Call | None) -> None:
         api = request.api
@@ -117,3 +140,9 @@ class KafkaService:
             self._context.client_software.leave(session.client_software)
         if isinstance(session, SaslSession):
             sasl_session.disconnected(self._context, session)
+
+
+def _has_logged_in(request: Request) -> bool:
+    session = request.connection.session
+    assert isinstance(session, KafkaSession)
+    return session.has_logged_in

@@ -16,6 +16,7 @@ from broker.config import BrokerConfig
 from broker.config.open_listeners import unauthenticated
 from broker.config.per_listener import check_names
 from broker.errors import ConfigError
+from broker.faults.faults import Faults
 from broker.live_config import LiveConfig
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
@@ -30,7 +31,7 @@ from broker.runtime.threads import Event
 from broker.security.security import Security, open_security
 from broker.security.tls_listener import CertificateWatcher, TlsListener, open_tls, register_tls_metrics
 from broker.server import descriptors, reconfiguration
-from broker.server.services import all_listeners, check_schemes, is_controlling, open_services
+from broker.server.services import all_listeners, check_schemes, is_controlling, new_faults, open_services
 from broker.server.stopping import Taken
 from broker.storage import data_directory
 from broker.storage.config import StorageConfig
@@ -59,11 +60,14 @@ class BrokerServer:
         config: BrokerConfig,
         runtime: Runtime | None = None,
         open_catalogue: Callable[[str], Catalogue] = SqliteCatalogue,
+        faults: Faults | None = None,
     ) -> None:
-        """``runtime`` and ``open_catalogue`` (from a path to a catalogue) are the system's by default."""
+        """``runtime`` and ``open_catalogue`` (from a path to a catalogue) are the system's by default. ``faults``: None: this
+        broker's own (see ``new_faults``)."""
         self.config = config
         self.runtime = runtime if runtime is not None else system_runtime()
         self.metrics = Registry()
+        self.faults = new_faults() if faults is None else faults
         self.started_ms = 0
         self.crash: BaseException | None = None
         self._open_catalogue = open_catalogue
@@ -248,6 +252,7 @@ class BrokerServer:
             routes=Routes(),
             callers=open_callers(self.config, asking, security, self.runtime.clock),
             figures=Figures(),
+            faults=self.faults,
             sockets=sockets,
         )
 

@@ -13,6 +13,8 @@ import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.errors import ConfigError
+from broker.faults.fault import Vocabulary
+from broker.faults.faults import Faults
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime.threads import Body
 from broker.storage.log_manager import LogManager
@@ -37,6 +39,16 @@ SERVICES: Final = {
     # Last: it serves the routes of the others.
     "http": Source("broker.http.assembly"),
 }
+
+
+def new_faults() -> Faults:
+    """Faults on demand, in words of Kafka's protocol."""
+
+    def vocabulary() -> Vocabulary:
+        words: Vocabulary = importlib.import_module("broker.kafka.faulting.faulting").vocabulary()
+        return words
+
+    return Faults(vocabulary)
 
 
 def all_listeners(config: BrokerConfig) -> list[Listener]:

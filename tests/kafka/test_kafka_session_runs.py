@@ -49,6 +49,7 @@ def look(requests: list[bytes], compacted: str = "", *, alone: bool = False) -> 
     context: Any = SimpleNamespace(
         metering=None,
         traces=None,
+        faults=None,
         appends_slow_until=0.0,
         config=SimpleNamespace(socket_request_max_bytes=1 << 20),
         logs=SimpleNamespace(partitions={(compacted, 0): SimpleNamespace(decompresses=True)}),

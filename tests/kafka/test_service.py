@@ -59,7 +59,7 @@ def route(size: int, **api: Any) -> Any:
     request.api = Api(ApiKey.HEARTBEAT, 0, 0, **({"handle": lambda *_: None} | api))
     request.body_offset = 10
     request.frame = memoryview(bytes(10 + size))
-    return KafkaService(mock.Mock(metering=None), {}).inline(request)
+    return KafkaService(mock.Mock(metering=None, faults=None), {}).inline(request)
 
 
 def test_cheap_api_is_inline_for_short_requests() -> None:

@@ -22,7 +22,15 @@ from protocol.kafka.schema.schema_reader import Message, Read, field_specs, mill
 from protocol.kafka.schema.schema_writer import Counted, Write, output, writer_of
 from protocol.wire import UNLIMITED, BytesLike, Reader
 
-__all__ = ["Counted", "encode_request", "encode_response", "milliseconds", "parse_request", "parse_response"]
+__all__ = [
+    "Counted",
+    "encode_request",
+    "encode_response",
+    "milliseconds",
+    "parse_request",
+    "parse_response",
+    "response_class",
+]
 
 
 def parse_request(api_key: int, version: int, body: BytesLike, max_entries: int = UNLIMITED) -> Any:
@@ -103,7 +111,7 @@ def _request_reader(api_key: int, version: int) -> Read:
 
 @cache
 def _response_reader(api_key: int, version: int) -> Read:
-    return _reader(_response_class, api_key, version)
+    return _reader(response_class, api_key, version)
 
 
 @cache
@@ -113,7 +121,7 @@ def _request_writer(api_key: int, version: int) -> Write:
 
 @cache
 def _response_writer(api_key: int, version: int) -> Write:
-    return _writer(_response_class, api_key, version)
+    return _writer(response_class, api_key, version)
 
 
 LoadClass = Callable[[int, int], Message]
@@ -162,7 +170,8 @@ def _request_class(api_key: int, version: int) -> Message:
         raise LookupError(f"API {api_key} has no version {version}") from None
 
 
-def _response_class(api_key: int, version: int) -> Message:
+def response_class(api_key: int, version: int) -> Message:
+    """kio's dataclass of a response. Raises LookupError for a version that Kafka does not have."""
     from kio.index import UnknownAPIKey, UnknownEntity, load_response_schema
 
     try:

@@ -1,0 +1,207 @@
+"""The faults that are in force, in the order in which they were added, and what each of them has met.
+
+``Faults`` belongs to whoever starts the broker, and outlives its stops and starts. A service asks it about each request that
+passes (``take``); ``attach`` tells the service whether there is anything to ask. Any thread may call anything. The lock is not
+held while ``Fault.when`` is called.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Self
+
+import attrs
+
+from broker.errors import ConfigError
+from broker.faults.fault import Entity, Fault, Kind, Passing, Vocabulary, fault_of
+from broker.runtime.threads import Condition
+
+# Each request is compared with all of them.
+FAULTS_MAX: Final = 1000
+# Of what a fault has met, the last so many are kept, and of each the first so many entities.
+PASSED_MAX: Final = 1000
+_ENTITIES_MAX = 100
+
+
+class FaultHandle:
+    """A fault that was added. At the end of a ``with`` block it is removed."""
+
+    def __init__(self, faults: "Faults", number: int, fault: Fault, kind: Kind) -> None:
+        self.number = number
+        self.fault = fault
+        self.kind = kind
+        self._faults = faults
+        self._hits = 0
+        self._matched = 0
+        self._passed: deque[Passing] = deque(maxlen=PASSED_MAX)
+
+    def __repr__(self) -> str:
+        return f"<FaultHandle {self.number}, {self.hits} hits: {self.fault.as_json()}>"
+
+    @property
+    def hits(self) -> int:
+        """How many requests have met the fault."""
+        return self._hits
+
+    @property
+    def left(self) -> int | None:
+        """How many more requests it waits for; None: any number. 0 after it was removed."""
+        if not self._faults.is_in_force(self):
+            return 0
+        count = self.fault.count
+        return None if count is None else count - self._hits
+
+    @property
+    def passed(self) -> list[Passing]:
+        """The last ``PASSED_MAX`` requests that have met the fault, oldest first, each with the entities that matched."""
+        with self._faults.changed:
+            return list(self._passed)
+
+    def wait(self, hits: int = 1, timeout: float = 30.0) -> None:
+        """Wait until ``hits`` requests have met the fault. Raises TimeoutError after ``timeout`` s."""
+        with self._faults.changed:
+            if not self._faults.changed.wait_for(lambda: self._hits >= hits, timeout):
+                raise TimeoutError(f"{self!r}: waited {timeout} s for {hits} hits")
+
+    def remove(self) -> None:
+        """End the fault; what it has met stays known here. Does nothing a second time."""
+        self._faults.remove(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.remove()
+
+    # With the lock of ``Faults``.
+
+    def _take(self, passing: Passing) -> bool:
+        """A request matches: whether the fault takes it."""
+        self._matched += 1
+        fault = self.fault
+        number = self._matched - fault.skip
+        if number <= 0 or not _drawn(fault.seed, number) < fault.probability:
+            return False
+        self._hits += 1
+        self._passed.append(passing)
+        return True
+
+    @property
+    def _is_used_up(self) -> bool:
+        return self.fault.count is not None and self._hits >= self.fault.count
+
+
+def _drawn(seed: int, number: int) -> float:
+    """The ``number``-th number of a seed, at least 0 and less than 1."""
+    digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=6).digest()
+    return int.from_bytes(digest) / 2**48
+
+
+class Taken(NamedTuple):
+    """The fault that a request has met, and the entities of the request that it is about."""
+
+    fault: Fault
+    entities: tuple[Entity, ...]
+
+
+class Faults:
+    """``add`` a fault; the first that was added and matches a request is the one that it meets."""
+
+    def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
+        """``vocabulary``: called for the first fault, not before."""
+        self._vocabulary = vocabulary
+        self.changed = Condition()
+        self._added: dict[int, FaultHandle] = {}  # by number: all that were not removed
+        self._in_force: tuple[FaultHandle, ...] = ()
+        self._last = 0
+        self._attached: list[Callable[[bool], object]] = []
+
+    def add(self, kind: str | Fault, **fields: Any) -> FaultHandle:
+        """Add ``Fault(kind=kind, **fields)``, or a ``Fault`` as it is. Requests that arrive from now on meet it. Raises
+        ConfigError for a fault that cannot be carried out, and for more than ``FAULTS_MAX``."""
+        fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
+        vocabulary = self._vocabulary()
+        fault = vocabulary.checked(fault)
+        with self.changed:
+            if len(self._added) >= FAULTS_MAX:
+                raise ConfigError(f"There are {FAULTS_MAX} faults: remove some, also of those that are used up.")
+            self._last += 1
+            handle = FaultHandle(self, self._last, fault, vocabulary.kinds[fault.kind])
+            self._added[handle.number] = handle
+            self._put_in_force((*self._in_force, handle))
+        return handle
+
+    def list(self) -> Sequence[FaultHandle]:
+        """All that were not removed, those that are used up included, in the order in which they were added."""
+        with self.changed:
+            return list(self._added.values())
+
+    def get(self, number: int) -> FaultHandle | None:
+        """That with this number, unless it was removed."""
+        with self.changed:
+            return self._added.get(number)
+
+    def remove(self, handle: FaultHandle) -> None:
+        """Does nothing if it was removed before."""
+        with self.changed:
+            if self._added.pop(handle.number, None) is not None:
+                self._put_in_force(tuple(each for each in self._in_force if each is not handle))
+
+    def clear(self) -> None:
+        """Remove all."""
+        with self.changed:
+            self._added.clear()
+            self._put_in_force(())
+
+    def is_in_force(self, handle: FaultHandle) -> bool:
+        """It was neither removed nor used up."""
+        return handle in self._in_force
+
+    # -- services -----------------------------------------------------------------------------------------------------
+
+    def attach(self, callback: Callable[[bool], object]) -> None:
+        """``callback`` is called now, and when the first fault is added or the last one ends: whether there is any. It is
+        called with the lock held."""
+        with self.changed:
+            self._attached.append(callback)
+            callback(bool(self._in_force))
+
+    def detach(self, callback: Callable[[bool], object]) -> None:
+        """Undo ``attach``. Does nothing if that was not called."""
+        with self.changed:
+            if callback in self._attached:
+                self._attached.remove(callback)
+
+    def take(self, passing: Passing) -> Taken | None:
+        """The fault that this request meets: the first that matches. Faults that let requests pass meet it in any case."""
+        met = None
+        for handle in self._in_force:
+            if met is not None and not handle.kind.passes:
+                continue
+            entities = self._met(handle, passing)
+            if entities and not handle.kind.passes:
+                met = Taken(handle.fault, entities)
+        return met
+
+    def _met(self, handle: FaultHandle, passing: Passing) -> tuple[Entity, ...]:
+        """The entities of the request that are hit by this fault."""
+        fault = handle.fault
+        entities = fault.matching(passing)
+        if not entities:
+            return ()
+        matched = attrs.evolve(passing, entities=entities[:_ENTITIES_MAX])
+        if fault.when is not None and not fault.when(matched):
+            return ()
+        with self.changed:
+            if handle not in self._in_force or not handle._take(matched):  # it may have ended meanwhile
+                return ()
+            if handle._is_used_up:
+                self._put_in_force(tuple(each for each in self._in_force if each is not handle))
+            self.changed.notify_all()
+        return entities
+
+    def _put_in_force(self, handles: tuple[FaultHandle, ...]) -> None:
+        before, self._in_force = bool(self._in_force), handles
+        if before != bool(handles):
+            for callback in self._attached:
+                callback(bool(handles))

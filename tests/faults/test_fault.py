@@ -1,0 +1,111 @@
+import json
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import ConfigError
+from broker.faults.fault import DELAY_MAX_MS, NUMBER_MAX, TEXT_MAX, Entity, Fault, Kind, Passing, Vocabulary, fault_of
+
+WORDS = Vocabulary(
+    kinds={"observe": Kind(passes=True), "error": Kind(frozenset({"error"})), "delay": Kind(frozenset({"delay_ms"}))},
+    apis=("PRODUCE", "OFFSET_COMMIT"),
+    errors=("NOT_COORDINATOR", "FENCED"),
+)
+NAMES = st.sampled_from(["a", "b"])
+MAYBE = st.none() | NAMES
+PARTITIONS = st.none() | st.integers(0, 2)
+ENTITIES = st.builds(Entity, MAYBE, PARTITIONS, MAYBE, MAYBE)
+PASSINGS = st.builds(
+    Passing,
+    time_ms=st.integers(0),
+    api=NAMES,
+    client_id=MAYBE,
+    principal=NAMES,
+    entities=st.lists(ENTITIES, min_size=1, max_size=4).map(tuple),
+)
+FAULTS = st.builds(
+    Fault,
+    kind=st.text(max_size=TEXT_MAX),
+    api=MAYBE,
+    client_id=MAYBE,
+    principal=MAYBE,
+    topic=MAYBE,
+    partition=PARTITIONS,
+    group=MAYBE,
+    transactional_id=MAYBE,
+    count=st.none() | st.integers(1, NUMBER_MAX),
+    skip=st.integers(0, NUMBER_MAX),
+    probability=st.floats(0, 1),
+    seed=st.integers(-(2**63), 2**63 - 1),
+    delay_ms=st.none() | st.integers(0, DELAY_MAX_MS),
+    error=MAYBE,
+)
+
+
+@given(fault=FAULTS)
+def test_json_carries_the_whole_fault(fault: Fault) -> None:
+    assert fault == fault_of(json.loads(json.dumps(fault.as_json())))
+
+
+@given(fault=FAULTS, passing=PASSINGS)
+def test_every_selector_has_to_match(fault: Fault, passing: Passing) -> None:
+    def asked(names: list[str], things: Any) -> bool:
+        return all(getattr(fault, name) in (None, getattr(things, name)) for name in names)
+
+    expected = [
+        entity
+        for entity in passing.entities
+        if asked(["api", "client_id", "principal"], passing)
+        and asked(["topic", "partition", "group", "transactional_id"], entity)
+    ]
+    assert expected == list(fault.matching(passing))
+
+
+def test_a_selector_that_is_lacking_never_matches() -> None:
+    heartbeat = Passing(0, "HEARTBEAT", "me", "User:me", (Entity(group="g"),))
+    assert (Entity(group="g"),) == Fault(kind="x", group="g").matching(heartbeat)
+    assert () == Fault(kind="x", group="g", topic="t").matching(heartbeat)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"kind": "eror", "error": "FENCED"}, "no kind 'eror'. Did you mean error? Possible: observe, error, delay."),
+        ({"kind": "observe", "api": "PRODUCT"}, "Did you mean PRODUCE? Possible: PRODUCE, OFFSET_COMMIT."),
+        ({"kind": "error", "error": "FENCD"}, "Did you mean FENCED?"),
+        ({"kind": "error"}, "Give error"),
+        ({"kind": "observe", "error": "FENCED"}, "Leave out error"),
+        ({"kind": "observe", "delay_ms": 1}, "Leave out delay_ms"),
+        ({"kind": "delay"}, "Give delay_ms"),
+        ({"kind": "observe", "tpoic": "t"}, "Did you mean topic? Possible: kind, api"),
+        ({"api": "PRODUCE"}, "Give the kind"),
+        ({"kind": "observe", "topic": 1}, "topic of a fault as a text"),
+        ({"kind": "observe", "topic": "t" * (TEXT_MAX + 1)}, "at most 1000 characters"),
+        ({"kind": "observe", "count": 0}, "count of a fault as a whole number from 1"),
+        ({"kind": "observe", "count": True}, "count of a fault as a whole number"),
+        ({"kind": "observe", "skip": None}, "skip of a fault as a whole number"),
+        ({"kind": "observe", "partition": "0"}, "partition of a fault as a whole number"),
+        ({"kind": "observe", "probability": 1.1}, "probability of a fault as a number from 0 to 1"),
+        ({"kind": "observe", "probability": "1"}, "probability of a fault as a number from 0 to 1"),
+        ({"kind": "delay", "delay_ms": DELAY_MAX_MS + 1}, "delay_ms of a fault as a whole number"),
+    ],
+)
+def test_a_wrong_fault_is_explained(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        WORDS.checked(fault_of(fields))
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("spelt", ["OFFSET_COMMIT", "OffsetCommit", "offset_commit"])
+def test_names_may_be_spelt_as_in_kafka(spelt: str) -> None:
+    assert "OFFSET_COMMIT" == WORDS.checked(Fault(kind="observe", api=spelt)).api
+
+
+def test_a_passing_as_json_has_no_empty_names() -> None:
+    passing = Passing(7, "PRODUCE", None, "User:me", (Entity("t", 0), Entity()))
+    expected = {"time_ms": 7, "api": "PRODUCE", "client_id": None, "principal": "User:me"}
+    assert {**expected, "entities": [{"topic": "t", "partition": 0}]} == passing.as_json()
+    assert {**expected, "entities": []} == attrs.evolve(passing, entities=(Entity(),)).as_json()
