@@ -67,9 +67,11 @@ CLIENT_MAY_USE = {
 }
 ALSO = {
     # A broker in a `with` block has to put one together.
-    "broker.client.embedded": {"broker.server", "broker.config", "broker.log", "broker.security", "broker.faults"},
+    "broker.client.embedded": {"broker.server", "broker.config", "broker.log", "broker.faults"},
     # Sends the broker's events to pytest's log.
     "broker.client.pytest_plugin": {"broker.log"},
+    # And to look into it.
+    "broker.client.broker_calls": {"broker.server"},
     # Makes a temporary directory for the script that starts a packaged Java.
     "broker.spark.java": {"broker.runtime"},
     # Tells the C library to keep freed memory.

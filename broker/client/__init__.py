@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from broker.client.broker_calls import Record
     from broker.client.embedded import Broker
     from broker.client.kafka.share.async_share_consumer import AsyncShareConsumer
     from broker.client.kafka.share.record import AcknowledgementError, ShareRecord
@@ -46,6 +47,7 @@ __all__ = [
     "CheckpointedInputGate",
     "InputGate",
     "LocalExchange",
+    "Record",
     "RecordWriter",
     "ResultPartitionID",
     "ShareConsumer",
@@ -73,6 +75,7 @@ _WHERE = {
     "CheckpointedInputGate": "broker.client.shuffle.reading.checkpointed_input_gate",
     "InputGate": "broker.client.shuffle.reading.input_gate",
     "LocalExchange": "broker.client.shuffle.local_exchange",
+    "Record": "broker.server.contents",
     "RecordWriter": "broker.client.shuffle.writing.record_writer",
     "ResultPartitionID": "protocol.shuffle.ids",
     "ShareConsumer": "broker.client.kafka.share.share_consumer",

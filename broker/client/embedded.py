@@ -2,25 +2,33 @@
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, runtime_checkable
 
 import attrs
 
+from broker.client.broker_calls import BrokerCalls, NotRunning
 from broker.client.settings import Settings
 from broker.config import load
 from broker.config.listener import Listener
 from broker.errors import BrokerError, ConfigError
 from broker.runtime import forks
+from broker.runtime.directory_image import DirectoryImage
 from broker.runtime.forks import in_thread
 from broker.runtime.net import reserve_port
 from broker.runtime.temporary import TemporaryDirectory
+from broker.runtime.threads import RLock
 
 if TYPE_CHECKING:
     from broker.faults.faults import Faults
     from broker.server import BrokerServer
+    from broker.server.contents import AfterReset
 
 # How long (s) a stopping broker waits for requests in flight.
 _DRAIN_S = 1.0
+# More ids than producers get between two resets; there are 2**63.
+_PRODUCER_IDS = 1 << 32
+P = ParamSpec("P")
+T = TypeVar("T")
 _LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0")
 
 
@@ -31,7 +39,14 @@ class PathLike(Protocol):
     def __fspath__(self) -> str: ...
 
 
-class Broker:
+@attrs.frozen(eq=False, repr=False)
+class Snapshot:
+    """The state of a broker, for ``Broker.reset``."""
+
+    image: DirectoryImage
+
+
+class Broker(BrokerCalls):
     """A real broker on free ports of the loopback interface.
 
     >>> with Broker() as broker:
@@ -53,6 +68,7 @@ class Broker:
         self._given_dir = data_dir = data_dir.__fspath__() if isinstance(data_dir, PathLike) else data_dir
         self._temporary: TemporaryDirectory | None = None
         self._server: BrokerServer | None = None
+        self._turn = RLock()  # a call of one thread and a stop by another wait for each other
         self._forks = forks.count()
         self._has_own_drain = "shutdown_timeout_ms" in settings
         # Name and password of the user that ``client_settings`` log in.
@@ -64,6 +80,10 @@ class Broker:
         self._addresses: dict[str, str] = {}  # by listener, from the first start on
         self._ports: dict[str, int] = {}
         self._faults: Faults | None = None  # made when they are first asked for
+        self._resets = 0
+        self._empty: Snapshot | None = None
+        self._cluster_id = ""
+        self._after_reset: AfterReset | None = None  # for the next start
         self._reserved: list[Callable[[], None]] = []  # functions that free the ports while the broker is stopped
         _when_dropped(self, _call_all, self._reserved)
 
@@ -78,21 +98,26 @@ class Broker:
     def start(self) -> "Broker":
         """Start the broker, after a stop with the same data and ports. When this returns, clients can connect. Raises
         ConfigError, also if another program has taken one of its ports meanwhile."""
-        if self._server is not None:
-            raise BrokerError(f"This broker is running already: {self!r}.")
-        # Not at the top: pytest imports all test modules, also to run one test, and the server is most of the broker.
-        from broker.server import BrokerServer
+        if self._forks != forks.count():
+            self._turn = RLock()  # another thread of the parent may have held it
+        with self._turn:
+            if self._server is not None:
+                raise BrokerError(f"This broker is running already: {self!r}.")
+            self._forks = forks.count()
+            if self._given_dir is None and self._temporary is None:
+                self._temporary = TemporaryDirectory()
+                _when_dropped(self, self._temporary.remove)
+            self._start()
+        return self
 
-        self._forks = forks.count()
-        if self._given_dir is None and self._temporary is None:
-            self._temporary = TemporaryDirectory()
-            _when_dropped(self, self._temporary.remove)
+    def _start(self) -> None:
+        # Not at the top: pytest imports all test modules, also to run one test, and the server is most of the broker.
+        from broker.server import contents
+
         _call_all(self._reserved)
         try:
-            server = BrokerServer(
-                attrs.evolve(self._config, data_dir=self.data_dir, **self._fixed_listeners()), faults=self.faults
-            )
-            server.start()
+            config = attrs.evolve(self._config, data_dir=self.data_dir, **self._fixed_listeners())
+            server = contents.start(config, self.faults, self._after_reset)
         except BaseException:
             if self._ports:
                 self._reserve_ports()
@@ -100,39 +125,93 @@ class Broker:
                 self._remove_directory()
             raise
         self._server = server
+        self._cluster_id = server.kafka.cluster_id
+        self._after_reset = None
         self._addresses = dict(server.listeners)
         self._ports = {name: server.sockets.address(name)[1] for name in self._addresses}
         if self._temporary is not None:
             self._temporary.before_exit = self.close
-        return self
 
     def stop(self) -> None:
         """Stop the broker; ``start`` continues with the same data and ports. Does nothing if the broker is stopped
         already, or in a process that was forked from the process that started it."""
         if forks.count() != self._forks:
             return
-        server, self._server = self._server, None
-        if server is None:
-            return
-        try:
-            # The clients are in this process and will not finish their requests, so do not wait long unless a time was set.
-            server.stop(drain=None if self._has_own_drain else _DRAIN_S)
-        finally:
-            self._reserve_ports()
-            if self._temporary is not None:
-                self._temporary.before_exit = None
+        with self._turn:
+            server, self._server = self._server, None
+            if server is None:
+                return
+            try:
+                # The clients are in this process and will not finish their requests, so do not wait long unless a time was set.
+                server.stop(drain=None if self._has_own_drain else _DRAIN_S)
+            finally:
+                self._reserve_ports()
+                if self._temporary is not None:
+                    self._temporary.before_exit = None
+
+    def restart(self) -> None:
+        """``stop`` and ``start``: the same ports, the same data. Clients lose their connections and find the broker again."""
+        with self._turn:
+            self.stop()
+            self.start()
+
+    def snapshot(self) -> Snapshot:
+        """The state of the broker, kept in memory, for ``reset``: topics, records, groups, transactions, users. A running broker
+        is restarted for it, so that nothing changes meanwhile."""
+        with self._turn:
+            was_running = self._server is not None
+            self.stop()
+            try:
+                return Snapshot(DirectoryImage.of(self.data_dir))
+            finally:
+                if was_running:
+                    self.start()
+
+    def reset(self, snapshot: Snapshot | None = None) -> None:
+        """Go back to the state of the snapshot, or become empty, on the same ports. A running broker is restarted; a stopped one
+        stays stopped. Clients may go on: they see a broker that was restarted with older data. Raises ConfigError for a
+        broker with a directory of the caller's, which is never emptied."""
+        if self._given_dir is not None:
+            raise ConfigError(f"Leave out data_dir to reset a broker: {self._given_dir} is never emptied.")
+        with self._turn:
+            was_running = self._server is not None
+            self.stop()
+            if snapshot is None and self._empty is None:
+                self._put_back(DirectoryImage())
+                self.start()  # it takes twice as long without a catalogue
+                self._empty = self.snapshot()
+                self.stop()
+            image = snapshot or self._empty
+            assert image is not None
+            self._put_back(image.image)
+            if was_running:
+                self.start()
+
+    def _put_back(self, image: DirectoryImage) -> None:
+        image.put_back(self.data_dir)
+        # Clients that go on have ids that this state does not know; nobody else may get them.
+        self._resets += 1
+        from broker.server.contents import AfterReset  # not at the top: see ``_start``
+
+        self._after_reset = AfterReset(self._cluster_id, self._resets * _PRODUCER_IDS)
 
     def close(self) -> None:
         """Stop the broker and remove the temporary directory. A later start begins anew, on other free ports.
         Does nothing in a forked process."""
         if forks.count() != self._forks:
             return
-        try:
-            self.stop()
-        finally:
-            _call_all(self._reserved)
-            self._addresses, self._ports = {}, {}
-            self._remove_directory()
+        with self._turn:
+            try:
+                self.stop()
+            finally:
+                _call_all(self._reserved)
+                self._addresses, self._ports = {}, {}
+                self._empty = self._after_reset = None
+                self._remove_directory()
+
+    def _ask(self, function: "Callable[Concatenate[BrokerServer, P], T]", *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._turn:
+            return function(self.server, *args, **kwargs)
 
     def _remove_directory(self) -> None:
         temporary, self._temporary = self._temporary, None
@@ -164,7 +243,7 @@ class Broker:
     def server(self) -> "BrokerServer":
         """The running server, for tests and programs that inspect it."""
         if self._server is None:
-            raise _not_running()
+            raise NotRunning
         return self._server
 
     @property
@@ -176,7 +255,7 @@ class Broker:
         ...     fault.wait()
         """
         if self._faults is None:
-            from broker.server.services import new_faults  # not at the top: see ``start``
+            from broker.server.services import new_faults  # not at the top: see ``_start``
 
             self._faults = new_faults()
         return self._faults
@@ -208,20 +287,10 @@ class Broker:
         another."""
         addresses = self._addresses
         if not addresses:
-            raise _not_running()
+            raise NotRunning
         if listener not in addresses:
             raise ConfigError(f"There is no listener {listener!r}: this broker has {', '.join(addresses)}.")
         return addresses[listener]
-
-    def add_user(self, name: str, password: str) -> None:
-        """Add a user that logs in at ``+sasl`` listeners, with SCRAM, or with PLAIN where the listener allows it. An
-        existing user gets the new password. Raises ConfigError for an invalid name or password."""
-        from broker.security.credentials import MECHANISMS, make_row
-
-        server = self.server
-        server.security.credentials.alter(
-            [make_row(name, mechanism, password, server.runtime.entropy) for mechanism in MECHANISMS], []
-        )
 
     def _listener(self, scheme: str) -> Listener:
         """The first listener of this service."""
@@ -236,7 +305,7 @@ class Broker:
         if self._given_dir is not None:
             return self._given_dir
         if self._temporary is None:
-            raise _not_running()
+            raise NotRunning
         return self._temporary.path
 
     async def __aenter__(self) -> "Broker":
@@ -260,7 +329,3 @@ def _when_dropped(broker: Broker, *call: Any) -> None:
 def _call_all(functions: list[Callable[[], None]]) -> None:
     while functions:
         functions.pop()()
-
-
-def _not_running() -> BrokerError:
-    return BrokerError("This broker is not running: use it in `with Broker() as broker:`, or call start() first.")

@@ -1,4 +1,4 @@
-"""The examples in docs/examples do what they say."""
+"""The examples in docs/examples, and those of docs/TESTING.md about the broker in a test, do what they say."""
 
 import importlib.util
 import re
@@ -10,7 +10,8 @@ from types import ModuleType
 
 from broker.client import Broker
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLES = DOCS / "examples"
 
 
 def load(name: str) -> ModuleType:
@@ -45,3 +46,13 @@ def test_example_runs_as_a_script() -> None:
         [sys.executable, str(EXAMPLES / "word_count.py")], capture_output=True, text=True, check=True, timeout=120
     )
     assert re.search(r"^the \d+", result.stdout, re.MULTILINE), result.stdout
+
+
+def test_guide_to_testing_does_what_it_says() -> None:
+    text = (DOCS / "TESTING.md").read_text("utf-8")
+    section = text.partition("## The broker in a test\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 1
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "docs/TESTING.md", "exec"), names)
