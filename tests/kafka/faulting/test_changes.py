@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from broker.client import Broker
 from broker.errors import BrokerError, ConfigError
@@ -21,6 +21,7 @@ def shared() -> Iterator[Broker]:
     with Broker(
         group_initial_rebalance_delay_ms=0,
         group_consumer_min_heartbeat_interval_ms=100,
+        group_consumer_heartbeat_interval_ms=100,
         auto_create_topics_enable=False,
     ) as broker:
         yield broker
@@ -56,13 +57,18 @@ class Reader:
             "topic.metadata.refresh.interval.ms": 200,
             "log_level": 0,
         }
-        self.consumer = Consumer({**broker.client_settings, **defaults, **settings})
+        given = {**broker.client_settings, **defaults, **settings}
+        self.consumer = Consumer({name: value for name, value in given.items() if value is not None})
         self.consumer.subscribe(
             [topic], on_assign=self._on("assigned"), on_revoke=self._on("revoked"), on_lost=self._on("lost")
         )
 
     def _on(self, what: str) -> Callable[[Any, Any], None]:
-        return lambda _consumer, partitions: self.seen.append(f"{what} {len(partitions)}")
+        def note(_consumer: Any, partitions: list[Any]) -> None:
+            if partitions:
+                self.seen.append(f"{what} {len(partitions)}")
+
+        return note
 
     def poll(self, timeout: float = 0.1) -> None:
         message = self.consumer.poll(timeout)
@@ -73,7 +79,7 @@ class Reader:
         else:
             self.values.append((message.value() or b"").decode())
 
-    def until(self, condition: Callable[[], bool]) -> None:
+    def until(self, condition: Callable[[], Any]) -> None:
         def holds() -> bool:
             self.poll()
             return condition()
@@ -157,6 +163,106 @@ def test_all_records_are_deleted_without_an_offset(broker: Broker, topic: str) -
     assert ["a2", "a3"] == [(record.value or b"").decode() for record in broker.records(topic)]
     broker.faults.trigger("records_deleted", topic=topic)
     assert [] == broker.records(topic)
+
+
+# -- groups --------------------------------------------------------------------------------------------------------------
+
+
+protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+def of(protocol: str) -> dict[str, Any]:
+    """Settings of a member."""
+    return {"group.protocol": "consumer", "heartbeat.interval.ms": None} if protocol == "consumer" else {}
+
+
+@both_ways
+@protocols
+def test_a_member_takes_part_in_a_rebalance(broker: Broker, topic: str, how: str, protocol: str) -> None:
+    with Reader(broker, topic, **of(protocol)) as reader:
+        reader.read(["a0", "a1", "a2", "a3"])
+        assert ["assigned 2"] == reader.seen
+        api = "HEARTBEAT" if protocol == "classic" else "CONSUMER_GROUP_HEARTBEAT"
+        happen(broker, how, "rebalance", api, group=topic)
+        reader.until(lambda: reader.seen == ["assigned 2", "revoked 2", "assigned 2"])
+
+
+def test_all_members_take_part_in_a_rebalance(broker: Broker, topic: str) -> None:
+    with Reader(broker, topic) as one, Reader(broker, topic) as other:
+        one.until(lambda: other.poll() or [one.seen[-1:], other.seen[-1:]] == [["assigned 1"]] * 2)
+        before = [len(one.seen), len(other.seen)]
+        broker.faults.trigger("rebalance", group=topic)
+        one.until(lambda: other.poll() or [len(one.seen), len(other.seen)] == [each + 2 for each in before])
+        assert [["revoked 1", "assigned 1"]] * 2 == [one.seen[-2:], other.seen[-2:]]
+
+
+def test_a_commit_after_a_rebalance_is_of_an_old_generation(broker: Broker, topic: str) -> None:
+    with Reader(broker, topic) as reader:
+        reader.read(["a0", "a1", "a2", "a3"])
+        fault = broker.faults.add("rebalance", api="OFFSET_COMMIT", group=topic)
+        reader.consumer.commit(asynchronous=False)  # as long as the members have not joined again
+        reader.until(lambda: reader.seen == ["assigned 2", "revoked 2", "assigned 2"])
+        assert 1 == fault.hits
+    assert {(topic, 0): 4} == broker.committed(topic)
+
+
+@both_ways
+@protocols
+def test_a_member_whose_session_expired_comes_back(broker: Broker, topic: str, how: str, protocol: str) -> None:
+    with Reader(broker, topic, **of(protocol)) as reader:
+        reader.read(["a0", "a1", "a2", "a3"])
+        api = "HEARTBEAT" if protocol == "classic" else "CONSUMER_GROUP_HEARTBEAT"
+        happen(broker, how, "session_expired", api, group=topic)
+        reader.until(lambda: reader.seen == ["assigned 2", "lost 2", "assigned 2"])
+        reader.read(["a0", "a1", "a2", "a3"] * 2)
+
+
+def test_a_commit_after_the_session_is_refused(broker: Broker, topic: str) -> None:
+    with Reader(broker, topic) as reader:
+        reader.read(["a0", "a1", "a2", "a3"])
+        broker.faults.add("session_expired", api="OFFSET_COMMIT", group=topic)
+        with pytest.raises(KafkaException) as error:
+            reader.consumer.commit(asynchronous=False)
+        assert KafkaError.UNKNOWN_MEMBER_ID == error.value.args[0].code()
+        assert {} == broker.committed(topic)
+
+
+def test_only_the_member_of_the_request_is_removed(broker: Broker, topic: str) -> None:
+    with Reader(broker, topic, **{"client.id": "one"}) as one, Reader(broker, topic) as other:
+        one.until(lambda: other.poll() or [one.seen[-1:], other.seen[-1:]] == [["assigned 1"]] * 2)
+        broker.faults.add("session_expired", api="HEARTBEAT", client_id="one")
+        one.until(lambda: other.poll() or "lost 1" in one.seen)
+        one.until(lambda: other.poll() or [one.seen[-1:], other.seen[-1:]] == [["assigned 1"]] * 2)
+        broker.faults.trigger("session_expired", group=topic, member_id=other.consumer.memberid())
+        other.until(lambda: one.poll() or "lost 1" in other.seen)
+        assert 1 == one.seen.count("lost 1")
+
+
+@both_ways
+@protocols
+def test_records_are_delivered_again(broker: Broker, topic: str, how: str, protocol: str) -> None:
+    with Reader(broker, topic, **of(protocol)) as reader:
+        reader.read(["a0", "a1", "a2", "a3"])
+        reader.consumer.commit(asynchronous=False)
+        assert {(topic, 0): 4} == broker.committed(topic)
+        api = "HEARTBEAT" if protocol == "classic" else "CONSUMER_GROUP_HEARTBEAT"
+        happen(broker, how, "offsets_rewound", api, group=topic, offset=2)
+        reader.read(["a0", "a1", "a2", "a3", "a2", "a3"])
+        assert {(topic, 0): 2} == broker.committed(topic)
+        assert ["assigned 2", "lost 2", "assigned 2"] == reader.seen
+
+
+def test_an_idle_group_goes_back_to_the_first_record(broker: Broker, topic: str) -> None:
+    broker.produce(topic, ["b0"], partition=1)
+    with Reader(broker, topic) as reader:
+        reader.until(lambda: len(reader.values) == 5)
+        reader.consumer.commit(asynchronous=False)
+    assert {(topic, 0): 4, (topic, 1): 1} == broker.committed(topic)
+    broker.faults.trigger("records_deleted", topic=topic, partition=0, offset=1)
+    broker.faults.trigger("offsets_rewound", group=topic, topic=topic, partition=0)
+    assert {(topic, 0): 1, (topic, 1): 1} == broker.committed(topic)
+    with pytest.raises(BrokerError, match="no offset that could go back"):
+        broker.faults.trigger("offsets_rewound", group=topic, partition=0)
 
 
 # -- what is asked for ---------------------------------------------------------------------------------------------------
