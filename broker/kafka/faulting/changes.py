@@ -5,6 +5,8 @@
 | rebalance | the group: all rejoin, or (KIP-848) give their partitions up and get them anew | a change of members |
 | session_expired | the group: ``member_id``, or the member of the request, or all are removed | the end of a session |
 | offsets_rewound | the group: all are removed; commits go back to ``offset`` or the first record | that, and OffsetCommit |
+| producer_fenced | the transactional id: its epoch is raised, and an open transaction aborted | InitProducerId |
+| transaction_timed_out | the transactional id: its open transaction is aborted | the transaction's timeout |
 | topic_deleted | the topic | DeleteTopics |
 | topic_recreated | the topic: deleted, and made with the same partitions and settings | DeleteTopics and CreateTopics |
 | partitions_added | the topic: ``partitions`` more, or 1 | CreatePartitions |
@@ -38,12 +40,15 @@ from protocol.kafka.errors import ErrorCode
 Done = Callable[[BrokerError | None], None]
 
 _OF_GROUPS: Final = Kind(changes=True, thing="group")
+_OF_PRODUCERS: Final = Kind(changes=True, thing="transactional_id")
 _OF_TOPICS: Final = Kind(changes=True, thing="topic")
 
 KINDS: Final[Mapping[str, Kind]] = {
     "rebalance": _OF_GROUPS,
     "session_expired": attrs.evolve(_OF_GROUPS, may=frozenset({"member_id"})),
     "offsets_rewound": attrs.evolve(_OF_GROUPS, may=frozenset({"offset"}), parts=frozenset({"topic", "partition"})),
+    "producer_fenced": _OF_PRODUCERS,
+    "transaction_timed_out": _OF_PRODUCERS,
     "topic_deleted": _OF_TOPICS,
     "topic_recreated": _OF_TOPICS,
     "partitions_added": attrs.evolve(_OF_TOPICS, may=frozenset({"partitions"})),
@@ -51,6 +56,9 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 # How often a topic is made again that a client makes in the same moment, and members are removed that join.
 _TRIES: Final = 20
+# How soon (s) a transaction is tried again that is being changed, and for how long.
+_AGAIN_S: Final = 0.02
+_BUSY_S: Final = 30.0
 # How long (s) somebody waits for what he has triggered.
 _WAIT_S: Final = 60.0
 
@@ -105,6 +113,8 @@ class Changes:
             "rebalance": self._at_once(self._rebalance),
             "session_expired": self._at_once(self._end_sessions),
             "offsets_rewound": self._rewind,
+            "producer_fenced": partial(self._end_transaction, context.transactions.fence),
+            "transaction_timed_out": partial(self._end_transaction, context.transactions.time_out),
             "topic_deleted": self._at_once(self._delete_topic),
             "topic_recreated": self._at_once(self._recreate_topic),
             "partitions_added": self._at_once(self._add_partitions),
@@ -211,6 +221,25 @@ class Changes:
                     offsets[topic, number] = CommittedOffset(offset, -1, "", now_ms)
         return offsets
 
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def _end_transaction(
+        self, end: Callable[[str, Callable[[ErrorCode], None]], None], change: Change, done: Done
+    ) -> None:
+        context, name = self._context, change.thing.transactional_id
+        assert name is not None
+        given_up = context.clock.monotonic() + _BUSY_S
+
+        def ended(error: ErrorCode) -> None:
+            now = context.clock.monotonic()
+            if error is ErrorCode.concurrent_transactions and now < given_up:
+                # Another change of it is being made. The timer's thread must not wait for the disk, as a new producer id may.
+                context.timer.at(now + _AGAIN_S, partial(context.groups.writer.call_soon, partial(end, name, ended)))
+            else:
+                done(_transaction_error(name, error))
+
+        end(name, ended)
+
     # -- topics -------------------------------------------------------------------------------------------------------
 
     def _topic(self, change: Change) -> TopicInfo:
@@ -249,3 +278,11 @@ class Changes:
             if log is None:
                 raise UnknownTopic(f"There is no partition {info.name}-{number}.")
             yield log
+
+
+def _transaction_error(transactional_id: str, error: ErrorCode) -> BrokerError | None:
+    if error is ErrorCode.invalid_producer_id_mapping:
+        return BrokerError(f"There is no transactional id {transactional_id!r}.")
+    if error is ErrorCode.invalid_txn_state:
+        return BrokerError(f"The transactional id {transactional_id!r} has no open transaction.")
+    return BrokerError(f"{transactional_id!r} was not changed: {error.name.upper()}.") if error else None

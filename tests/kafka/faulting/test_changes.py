@@ -1,10 +1,16 @@
 """What real clients see of faults that change the broker."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
+from aiokafka import TopicPartition as AioPartition
+from aiokafka.errors import CommitFailedError, ProducerFenced
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from kafka import KafkaConsumer
+from kafka.errors import CommitFailedError as PythonCommitFailedError
 
 from broker.client import Broker
 from broker.errors import BrokerError, ConfigError
@@ -263,6 +269,140 @@ def test_an_idle_group_goes_back_to_the_first_record(broker: Broker, topic: str)
     assert {(topic, 0): 1, (topic, 1): 1} == broker.committed(topic)
     with pytest.raises(BrokerError, match="no offset that could go back"):
         broker.faults.trigger("offsets_rewound", group=topic, partition=0)
+
+
+# -- transactions --------------------------------------------------------------------------------------------------------
+
+
+def transactional(broker: Broker, name: str) -> Producer:
+    """A producer with a transaction open."""
+    producer = Producer({**broker.client_settings, "transactional.id": name, "linger.ms": 0, "log_level": 0})
+    producer.init_transactions(_S)
+    producer.begin_transaction()
+    return producer
+
+
+def refused(call: Callable[..., Any], *args: Any) -> KafkaError:
+    with pytest.raises(KafkaException) as error:
+        call(*args)
+    return error.value.args[0]
+
+
+both_ends = pytest.mark.parametrize("kind", ["producer_fenced", "transaction_timed_out"])
+
+
+@both_ends
+@pytest.mark.parametrize("api", ["END_TXN", "PRODUCE", "ADD_OFFSETS_TO_TXN", "TXN_OFFSET_COMMIT", None])
+def test_an_open_transaction_is_aborted(broker: Broker, topic: str, kind: str, api: str | None) -> None:
+    producer = transactional(broker, topic)
+    producer.produce(topic, b"open", partition=1)
+    assert 0 == producer.flush(_S)
+    if api is None:
+        broker.faults.trigger(kind, transactional_id=topic)
+    else:
+        broker.faults.add(kind, api=api, transactional_id=topic)
+    if api == "PRODUCE":
+        producer.produce(topic, b"late", partition=0)
+        assert KafkaError._FENCED == refused(producer.flush, _S).code()
+    elif api is not None and "OFFSET" in api:
+        with Reader(broker, topic) as reader:
+            reader.until(lambda: reader.seen)
+            offsets, group = [TopicPartition(topic, 0, 4)], reader.consumer.consumer_group_metadata()
+            assert KafkaError._FENCED == refused(producer.send_offsets_to_transaction, offsets, group, _S).code()
+    error = refused(producer.commit_transaction, _S)
+    assert (KafkaError._FENCED, True) == (error.code(), error.fatal())
+    successor = transactional(broker, topic)
+    successor.produce(topic, b"committed", partition=1)
+    successor.commit_transaction(_S)
+    values = [record.value for record in broker.records(topic)]
+    assert [b"a0", b"a1", b"a2", b"a3", b"committed"] == values
+    assert {} == broker.committed(topic)
+
+
+def test_a_producer_without_a_transaction_is_fenced(broker: Broker, topic: str) -> None:
+    producer = transactional(broker, topic)
+    fault = broker.faults.add("producer_fenced", api="ADD_PARTITIONS_TO_TXN", transactional_id=topic)
+    producer.produce(topic, b"never")
+    assert KafkaError._FENCED == refused(producer.flush, _S).code()
+    assert 1 == fault.hits
+    with pytest.raises(BrokerError, match="has no open transaction"):
+        broker.faults.trigger("transaction_timed_out", transactional_id=topic)
+
+
+@both_ends
+def test_aiokafka_is_told(broker: Broker, topic: str, kind: str) -> None:
+    async def run() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, b"open")
+            broker.faults.add(kind, api="END_TXN", transactional_id=topic)
+            with pytest.raises(ProducerFenced):
+                await producer.commit_transaction()
+
+    asyncio.run(run())
+    assert 4 == len(broker.records(topic))
+
+
+# -- other clients -------------------------------------------------------------------------------------------------------
+
+
+def test_aiokafka_sees_what_happens_to_its_group(broker: Broker, topic: str) -> None:
+    async def run() -> None:
+        calls: list[str] = []
+
+        class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+            async def on_partitions_revoked(self, revoked: Any) -> None:
+                calls.append(f"revoked {len(revoked)}")
+
+            async def on_partitions_assigned(self, assigned: Any) -> None:
+                calls.append(f"assigned {len(assigned)}")
+
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id=topic,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=100,
+        )
+        consumer.subscribe([topic], listener=Listener())
+        async with consumer:
+            read = [(await asyncio.wait_for(consumer.getone(), _S)).value for _ in range(4)]
+            await consumer.commit({AioPartition(topic, 0): 3})
+            calls.clear()
+            await asyncio.to_thread(broker.faults.trigger, "rebalance", group=topic)
+            read += [(await asyncio.wait_for(consumer.getone(), _S)).value]
+            assert ["revoked 2", "assigned 2"] == calls
+            broker.faults.add("offsets_rewound", api="HEARTBEAT", group=topic, offset=1)
+            read += [(await asyncio.wait_for(consumer.getone(), _S)).value for _ in range(3)]
+            assert [b"a0", b"a1", b"a2", b"a3", b"a3", b"a1", b"a2", b"a3"] == read
+            broker.faults.add("session_expired", api="OFFSET_COMMIT", group=topic)
+            with pytest.raises(CommitFailedError):
+                await consumer.commit({AioPartition(topic, 0): 4})
+
+    asyncio.run(run())
+
+
+def test_kafka_python_sees_what_happens_to_its_group(broker: Broker, topic: str) -> None:
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=broker.bootstrap_servers,
+        group_id=topic,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        heartbeat_interval_ms=100,
+        consumer_timeout_ms=_S * 1000,
+    )
+    try:
+        read = [next(consumer).value for _ in range(4)]
+        consumer.commit()
+        broker.faults.trigger("offsets_rewound", group=topic, offset=2)
+        read += [next(consumer).value for _ in range(2)]
+        assert [b"a0", b"a1", b"a2", b"a3", b"a2", b"a3"] == read
+        broker.faults.add("session_expired", api="OFFSET_COMMIT", group=topic)
+        with pytest.raises(PythonCommitFailedError):
+            consumer.commit()
+    finally:
+        consumer.close()
 
 
 # -- what is asked for ---------------------------------------------------------------------------------------------------
