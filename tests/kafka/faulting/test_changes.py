@@ -1,6 +1,7 @@
 """What real clients see of faults that change the broker."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -202,11 +203,11 @@ def test_all_members_take_part_in_a_rebalance(broker: Broker, topic: str) -> Non
         assert [["revoked 1", "assigned 1"]] * 2 == [one.seen[-2:], other.seen[-2:]]
 
 
-def test_a_commit_after_a_rebalance_is_of_an_old_generation(broker: Broker, topic: str) -> None:
+def test_a_member_may_commit_until_all_have_joined_again(broker: Broker, topic: str) -> None:
     with Reader(broker, topic) as reader:
         reader.read(["a0", "a1", "a2", "a3"])
         fault = broker.faults.add("rebalance", api="OFFSET_COMMIT", group=topic)
-        reader.consumer.commit(asynchronous=False)  # as long as the members have not joined again
+        reader.consumer.commit(asynchronous=False)
         reader.until(lambda: reader.seen == ["assigned 2", "revoked 2", "assigned 2"])
         assert 1 == fault.hits
     assert {(topic, 0): 4} == broker.committed(topic)
@@ -239,6 +240,7 @@ def test_only_the_member_of_the_request_is_removed(broker: Broker, topic: str) -
         broker.faults.add("session_expired", api="HEARTBEAT", client_id="one")
         one.until(lambda: other.poll() or "lost 1" in one.seen)
         one.until(lambda: other.poll() or [one.seen[-1:], other.seen[-1:]] == [["assigned 1"]] * 2)
+        assert "lost 1" not in other.seen
         broker.faults.trigger("session_expired", group=topic, member_id=other.consumer.memberid())
         other.until(lambda: one.poll() or "lost 1" in other.seen)
         assert 1 == one.seen.count("lost 1")
@@ -327,6 +329,25 @@ def test_a_producer_without_a_transaction_is_fenced(broker: Broker, topic: str) 
     assert 1 == fault.hits
     with pytest.raises(BrokerError, match="has no open transaction"):
         broker.faults.trigger("transaction_timed_out", transactional_id=topic)
+
+
+def test_a_busy_transactional_id_is_tried_again(broker: Broker, topic: str) -> None:
+    producer = transactional(broker, topic)
+    producer.produce(topic, b"open")
+    assert 0 == producer.flush(_S)
+    before = broker.server.kafka.transactions.describe(topic)[1]
+    fencing = [
+        threading.Thread(target=broker.faults.trigger, args=["producer_fenced"], kwargs={"transactional_id": topic})
+        for _ in range(5)
+    ]
+    for thread in fencing:
+        thread.start()
+    for thread in fencing:
+        thread.join(_S)
+    after = broker.server.kafka.transactions.describe(topic)[1]
+    assert before is not None
+    assert after is not None
+    assert 5 == after.epoch - before.epoch
 
 
 @both_ends
