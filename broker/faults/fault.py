@@ -5,13 +5,15 @@ selectors have to match all, and one that a request lacks never matches, so a fa
 with a topic never meets a heartbeat. Topic, partition, group and transactional id have to match in one and the same entity.
 
 A protocol describes itself by a ``Vocabulary``: the kinds of faults that it carries out, and the names of its APIs and errors. A
-name that is not in it is an error that says what is possible.
+name that is not in it is an error that says what is possible. ``Vocabularies`` are those of all protocols of a broker. A fault
+is of all protocols in whose words it makes sense, except that the same name of an API or error in two of them is refused as
+ambiguous unless the fault says which ``protocol`` it means.
 
 Pure; any thread.
 """
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -26,7 +28,6 @@ DELAY_MAX_MS: Final = 3_600_000
 # Names that an error message lists.
 _LISTED_MAX = 100
 
-_TEXTS = ("kind", "api", "client_id", "principal", "topic", "group", "transactional_id", "error")
 # The least and the greatest value of each number.
 _NUMBERS = {
     "partition": (0, NUMBER_MAX),
@@ -35,7 +36,8 @@ _NUMBERS = {
     "seed": (-(2**63), 2**63 - 1),
     "delay_ms": (0, DELAY_MAX_MS),
 }
-_OF_ENTITIES = ("topic", "partition", "group", "transactional_id")
+_OF_PASSING = ("protocol", "api", "client_id", "principal")
+_OF_ENTITIES = ("topic", "partition", "group", "transactional_id", "subscription")
 
 
 class Entity(NamedTuple):
@@ -45,57 +47,125 @@ class Entity(NamedTuple):
     partition: int | None = None
     group: str | None = None
     transactional_id: str | None = None
+    subscription: str | None = None
 
 
 @attrs.frozen
 class Passing:
-    """A request that comes by. ``entities``: at least one, which is empty if the request is about nothing in particular."""
+    """A request that comes by. ``entities``: at least one, which is empty if the request is about nothing in particular.
+    ``protocol``: the scheme of the service's listeners."""
 
     time_ms: int  # since 1970
     api: str
     client_id: str | None
     principal: str
     entities: tuple[Entity, ...] = (Entity(),)
+    protocol: str = ""
 
     def as_json(self) -> dict[str, Any]:
         entities = [
             {name: value for name, value in each._asdict().items() if value is not None} for each in self.entities
         ]
-        values = attrs.asdict(self, filter=attrs.filters.exclude("entities"))
+        values = attrs.asdict(self, filter=lambda field, value: field.name != "entities" and value != "")
         return {**values, "entities": [each for each in entities if each]}
 
 
 @attrs.frozen
 class Kind:
     """What a kind of fault needs. ``fields``: those of ``error`` and ``delay_ms`` that it must have; it must not have others.
-    ``passes``: it meets every request that matches, and other faults meet the request as well."""
+    ``passes``: it meets every request that matches, and other faults meet the request as well. ``apis``: it meets only these.
+    None: all."""
 
     fields: frozenset[str] = frozenset()
     passes: bool = False
+    apis: frozenset[str] | None = None
 
 
 @attrs.frozen
 class Vocabulary:
-    """What is possible in a protocol, by name. APIs and errors are written as here, or as ``OffsetCommit`` for OFFSET_COMMIT."""
+    """What is possible in a protocol, by name. APIs and errors are written as here, or as ``OffsetCommit`` for OFFSET_COMMIT.
+    ``topic``: the name of a topic as requests have it here, for a name as clients may write it; raises ConfigError."""
 
     kinds: Mapping[str, Kind]
     apis: tuple[str, ...]
     errors: tuple[str, ...]
+    topic: Callable[[str], str] | None = None
 
     def checked(self, fault: "Fault") -> "Fault":
         """The fault with the names as they are in here. Raises ConfigError for one that cannot be carried out."""
-        kind = self.kinds[_known("kind", fault.kind, self.kinds)]
+        name = _known("kind", fault.kind, self.kinds)
+        kind = self.kinds[name]
         for field in ("error", "delay_ms"):
             is_given = getattr(fault, field) is not None
             if is_given != (field in kind.fields):
                 raise ConfigError(
                     f"{'Leave out' if is_given else 'Give'} {field} for a fault of the kind {fault.kind!r}."
                 )
+        api = None if fault.api is None else _known("api", fault.api, self.apis)
+        if api is not None and kind.apis is not None and api not in kind.apis:
+            listed = ", ".join(each for each in self.apis if each in kind.apis)
+            raise ConfigError(f"A fault of the kind {fault.kind!r} never meets {api}, only: {listed}.")
         return attrs.evolve(
             fault,
-            api=None if fault.api is None else _known("api", fault.api, self.apis),
+            kind=name,
+            api=api,
             error=None if fault.error is None else _known("error", fault.error, self.errors),
         )
+
+    def knows(self, fault: "Fault") -> list[bool]:
+        """Whether the names of the fault are in here, those that say most about its protocol first."""
+        names = ((fault.api, self.apis), (fault.kind, self.kinds), (fault.error, self.errors))
+        return [name is not None and _plain(name) in map(_plain, known) for name, known in names]
+
+
+class Vocabularies:
+    """Those of a broker's protocols, by the name of the protocol."""
+
+    def __init__(self, by_protocol: Mapping[str, Vocabulary]) -> None:
+        self._by_protocol = by_protocol
+
+    def checked(self, fault: "Fault") -> tuple["Fault", Mapping[str, Kind]]:
+        """The fault with the names as they are here, and its kind in each protocol that it is about. Raises ConfigError for one
+        that cannot be carried out, or that may mean different things."""
+        possible = self._by_protocol
+        if fault.protocol is not None:
+            name = _known("protocol", fault.protocol, possible)
+            fault, possible = attrs.evolve(fault, protocol=name), {name: possible[name]}
+        checked: dict[str, Fault] = {}
+        failed: dict[str, ConfigError] = {}
+        for name, words in possible.items():
+            try:
+                checked[name] = words.checked(fault)
+            except ConfigError as error:
+                failed[name] = error
+        if not checked:
+            self._refuse(fault, possible, failed)
+        if len(checked) > 1 and (fault.api is not None or fault.error is not None):
+            *others, last = (f"protocol={name!r}" for name in checked)
+            named = fault.api if fault.api is not None else fault.error
+            raise ConfigError(f"Several protocols have {named}: give {', '.join(others)} or {last}.")
+        kinds = {name: possible[name].kinds[each.kind] for name, each in checked.items()}
+        fault = next(iter(checked.values()))  # without names of APIs and errors, all are the same
+        for name in checked:
+            plain = possible[name].topic
+            if plain is not None and fault.topic is not None:
+                fault = attrs.evolve(fault, topic=plain(fault.topic))
+        return fault, kinds
+
+    @staticmethod
+    def _refuse(fault: "Fault", possible: Mapping[str, Vocabulary], failed: Mapping[str, ConfigError]) -> None:
+        """Raise the error that says most: of a name that none of them knows, else that of the protocol that it seems to mean."""
+
+        def all_of(names: Callable[[Vocabulary], Iterable[str]]) -> list[str]:
+            return list(dict.fromkeys(name for words in possible.values() for name in names(words)))
+
+        _known("kind", fault.kind, all_of(lambda words: words.kinds))
+        if fault.api is not None:
+            _known("api", fault.api, all_of(lambda words: words.apis))
+        if fault.error is not None:
+            _known("error", fault.error, all_of(lambda words: words.errors))
+        name, error = max(failed.items(), key=lambda item: possible[item[0]].knows(fault))
+        raise error if len(possible) == 1 else ConfigError(f"For {name}: {error}")
 
 
 def _known(what: str, name: str, names: Any) -> str:
@@ -154,6 +224,8 @@ class Fault:
     partition: int | None = attrs.field(default=None, validator=_number)
     group: str | None = attrs.field(default=None, validator=_text)
     transactional_id: str | None = attrs.field(default=None, validator=_text)
+    subscription: str | None = attrs.field(default=None, validator=_text)
+    protocol: str | None = attrs.field(default=None, validator=_text)
     count: int | None = attrs.field(default=1, validator=_number)
     skip: int = attrs.field(default=0, validator=_check_number)
     probability: float = attrs.field(default=1.0, validator=_check_probability)
@@ -164,7 +236,7 @@ class Fault:
 
     def matching(self, passing: Passing) -> tuple[Entity, ...]:
         """The entities of the request that the fault is about; none if it does not match. Does not ask ``when``."""
-        for name in ("api", "client_id", "principal"):
+        for name in _OF_PASSING:
             wanted = getattr(self, name)
             if wanted is not None and wanted != getattr(passing, name):
                 return ()

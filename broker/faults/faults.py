@@ -7,13 +7,13 @@ held while ``Fault.when`` is called.
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 import attrs
 
 from broker.errors import ConfigError
-from broker.faults.fault import Entity, Fault, Kind, Passing, Vocabulary, fault_of
+from broker.faults.fault import Entity, Fault, Kind, Passing, Vocabularies, Vocabulary, fault_of
 from broker.runtime.threads import Condition
 
 # Each request is compared with all of them.
@@ -26,10 +26,11 @@ _ENTITIES_MAX = 100
 class FaultHandle:
     """A fault that was added. At the end of a ``with`` block it is removed."""
 
-    def __init__(self, faults: "Faults", number: int, fault: Fault, kind: Kind) -> None:
+    def __init__(self, faults: "Faults", number: int, fault: Fault, kinds: Mapping[str, Kind]) -> None:
+        """``kinds``: in each protocol that the fault is about."""
         self.number = number
         self.fault = fault
-        self.kind = kind
+        self.kinds = kinds
         self._faults = faults
         self._hits = 0
         self._matched = 0
@@ -107,9 +108,9 @@ class Taken(NamedTuple):
 class Faults:
     """``add`` a fault; the first that was added and matches a request is the one that it meets."""
 
-    def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
-        """``vocabulary``: called for the first fault, not before."""
-        self._vocabulary = vocabulary
+    def __init__(self, vocabularies: Callable[[], Mapping[str, Vocabulary]]) -> None:
+        """``vocabularies``: by protocol; called for a fault, not before."""
+        self._vocabularies = vocabularies
         self.changed = Condition()
         self._added: dict[int, FaultHandle] = {}  # by number: all that were not removed
         self._in_force: tuple[FaultHandle, ...] = ()
@@ -120,13 +121,12 @@ class Faults:
         """Add ``Fault(kind=kind, **fields)``, or a ``Fault`` as it is. Requests that arrive from now on meet it. Raises
         ConfigError for a fault that cannot be carried out, and for more than ``FAULTS_MAX``."""
         fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
-        vocabulary = self._vocabulary()
-        fault = vocabulary.checked(fault)
+        fault, kinds = Vocabularies(self._vocabularies()).checked(fault)
         with self.changed:
             if len(self._added) >= FAULTS_MAX:
                 raise ConfigError(f"There are {FAULTS_MAX} faults: remove some, also of those that are used up.")
             self._last += 1
-            handle = FaultHandle(self, self._last, fault, vocabulary.kinds[fault.kind])
+            handle = FaultHandle(self, self._last, fault, kinds)
             self._added[handle.number] = handle
             self._put_in_force((*self._in_force, handle))
         return handle
@@ -176,10 +176,13 @@ class Faults:
         """The fault that this request meets: the first that matches. Faults that let requests pass meet it in any case."""
         met = None
         for handle in self._in_force:
-            if met is not None and not handle.kind.passes:
+            kind = handle.kinds.get(passing.protocol)
+            if kind is None or (met is not None and not kind.passes):
+                continue
+            if kind.apis is not None and passing.api not in kind.apis:
                 continue
             entities = self._met(handle, passing)
-            if entities and not handle.kind.passes:
+            if entities and not kind.passes:
                 met = Taken(handle.fault, entities)
         return met
 

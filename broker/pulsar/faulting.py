@@ -1,0 +1,352 @@
+"""Faults on demand for Pulsar's commands.
+
+``PulsarContext.faults`` is None as long as there is no fault. Otherwise the commands in ``MET`` go to a handler and come here
+first: ``Faulting.handle`` asks which fault each meets (``broker.faults``). SENDs that arrived together meet faults one by one.
+
+| kind | the work | the answer |
+|---|---|---|
+| observe | done | as always |
+| delay | done | ``delay_ms`` later; the connection's other commands go on |
+| error | not done | is the error |
+| error_after | done | is the error |
+| lost | done | never sent |
+| reset, reset_after | not done; done | none: the connection is closed |
+
+The answer of a SEND is its receipt. Receipts leave in order, so those behind a delayed one wait as well. After a lost
+receipt, the next one tells the client. ACK, FLOW and REDELIVER_UNACKNOWLEDGED_MESSAGES have no answer that clients wait for, so
+they are themselves delayed or lost, and an ACK with an error is dropped (as in Pulsar, only a client that wants to know is told).
+
+A handler's thread, and whichever answers.
+
+Tests: tests/pulsar/test_faulting.py.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import attrs
+
+from broker.errors import ConfigError, Refusal, RequestError
+from broker.faults.fault import Entity, Fault, Kind, Passing, Vocabulary
+from broker.network.service import Handover, Part
+from broker.pulsar.command import Call, Command, Type
+from broker.pulsar.consumer_calls import find_consumer
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.producers.producer import Owed, Producer, send_error
+from broker.pulsar.producers.publishing import owe_error
+from broker.pulsar.refusals import InvalidTopicName
+from broker.pulsar.topic_names import DEFAULT_NAMESPACE, PUBLIC_TENANT, TopicName, parse_topic
+from protocol.pulsar.acks import read_ack, read_flow
+from protocol.pulsar.frames import write_command
+from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandAckResponse, ServerError
+from protocol.pulsar.sends import read_send
+
+# ``prepared`` of a command that may meet a fault.
+FAULTED: Final = object()
+# Without those of logins and keep-alive, and of transactions, which are refused.
+MET: Final = frozenset(
+    {
+        Type.SUBSCRIBE,
+        Type.PRODUCER,
+        Type.SEND,
+        Type.ACK,
+        Type.FLOW,
+        Type.UNSUBSCRIBE,
+        Type.CLOSE_PRODUCER,
+        Type.CLOSE_CONSUMER,
+        Type.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        Type.PARTITIONED_METADATA,
+        Type.LOOKUP,
+        Type.CONSUMER_STATS,
+        Type.SEEK,
+        Type.GET_LAST_MESSAGE_ID,
+        Type.GET_TOPICS_OF_NAMESPACE,
+        Type.GET_SCHEMA,
+        Type.GET_OR_CREATE_SCHEMA,
+        Type.WATCH_TOPIC_LIST,
+        Type.WATCH_TOPIC_LIST_CLOSE,
+    }
+)
+_UNANSWERED: Final = frozenset({Type.ACK, Type.FLOW, Type.REDELIVER_UNACKNOWLEDGED_MESSAGES})
+# After these, a client sends only the one message again, or gives it up; after all others it connects its producer again.
+_OF_ONE_MESSAGE: Final = (ServerError.ChecksumError, ServerError.NotAllowedError)
+_MESSAGE: Final = "A fault on demand."
+# An offset before which no log ever is durable.
+_NEVER: Final = 2**63
+
+
+def _names(types: frozenset[Any]) -> frozenset[str]:
+    return frozenset(map(BaseCommand.Type.Name, types))
+
+
+def vocabulary() -> Vocabulary:
+    """Each error is of Pulsar's ServerError."""
+    errors, with_error = frozenset({"error"}), _names(MET - _UNANSWERED)
+    return Vocabulary(
+        kinds={
+            "observe": Kind(passes=True),
+            "delay": Kind(frozenset({"delay_ms"})),
+            "error": Kind(errors, apis=with_error | {"ACK"}),
+            "error_after": Kind(errors, apis=with_error),
+            "lost": Kind(),
+            "reset": Kind(),
+            "reset_after": Kind(),
+        },
+        apis=tuple(map(BaseCommand.Type.Name, sorted(MET))),
+        errors=tuple(ServerError.keys()),
+        topic=_topic_of_fault,
+    )
+
+
+def _topic_of_fault(text: str) -> str:
+    """Clients may write the whole name; Kafka's names have no slash. Raises ConfigError."""
+    if "/" not in text:
+        return text
+    try:
+        name = parse_topic(text)
+    except InvalidTopicName as error:
+        raise ConfigError(str(error)) from None
+    if name.partition >= 0:
+        raise ConfigError(f"Give the partition by itself: topic={_plain(name)!r}, partition={name.partition}.")
+    return _plain(name)
+
+
+def _plain(name: TopicName) -> str:
+    """The name of the whole topic as most clients write it: without what they may leave out."""
+    is_default = name.persistent and (name.tenant, name.namespace_name) == (PUBLIC_TENANT, DEFAULT_NAMESPACE)
+    return name.local if is_default else str(name.whole)
+
+
+def _entity(name: TopicName, subscription: str | None = None) -> Entity:
+    return Entity(_plain(name), None if name.partition < 0 else name.partition, subscription=subscription)
+
+
+class _Faulted(Call):
+    """A command whose answer meets a fault. ``answer``: gets the answer, or None if there is none. ``frame``: one of several."""
+
+    __slots__ = ("_answer", "_frame")
+
+    def __init__(self, call: Call, answer: "Answer", frame: memoryview | None = None) -> None:
+        super().__init__(call.context, call.state, call.request, call.outbox)
+        self._answer = answer
+        self._frame = frame
+
+    @property
+    def frame(self) -> memoryview:
+        return super().frame if self._frame is None else self._frame
+
+    def send(self, parts: Sequence[Part]) -> None:
+        self._once()
+        self._answer(parts)
+
+    def done(self) -> None:
+        self._once()
+        self._answer(None)
+
+
+# What becomes of an answer, or of None.
+Answer = Callable[[Sequence[Part] | None], object]
+CarryOut = Callable[[Command, Call], None]
+
+
+class Faulting:
+    """The faults of a Pulsar listener."""
+
+    def __init__(self, context: PulsarContext, go_on: CarryOut) -> None:
+        """``go_on``: handles a command as without faults."""
+        self._context = context
+        self._go_on = go_on
+
+    def handle(self, command: Command, call: Call) -> None:
+        """Raises ProtocolError."""
+        if command.type not in MET:
+            self._go_on(command, call)
+            return
+        for each in _each_send(call) if command.type == Type.SEND else (call,):
+            fault = self._met(command, each)
+            if fault is None:
+                self._go_on(command, each)
+            elif not self._carry_out(fault, command, each):
+                return
+
+    # -- which fault ------------------------------------------------------------------------------------------------------
+
+    def _met(self, command: Command, call: Call) -> Fault | None:
+        faults = self._context.faults  # the last one may have ended since the command arrived
+        if faults is None:
+            return None
+        entity, client_id = self._about(command, call)
+        passing = Passing(
+            self._context.clock.time_ms(),
+            BaseCommand.Type.Name(command.type),
+            client_id,
+            str(call.connection.principal),
+            (entity,),
+            "pulsar",
+        )
+        taken = faults.take(passing)
+        return None if taken is None else taken.fault
+
+    def _about(self, command: Command, call: Call) -> tuple[Entity, str | None]:
+        """What the command is about, and the name of its producer or consumer."""
+        body = call.body
+        topic = getattr(body, "topic", None)
+        if topic is not None:  # PRODUCER and SUBSCRIBE among others
+            name = getattr(body, "producer_name", "") or getattr(body, "consumer_name", "") or None
+            subscription = getattr(body, "subscription", None)
+            try:
+                return _entity(parse_topic(topic), subscription), name
+            except Refusal:
+                return Entity(topic, subscription=subscription), name
+        if command.type in (Type.SEND, Type.CLOSE_PRODUCER):
+            producer = call.state.producers.get(read_send(call.frame).producer_id if body is None else body.producer_id)
+            return (Entity(), None) if producer is None else (_entity(producer.topic.name), producer.name)
+        connected = find_consumer(call, _consumer_id(command, call))
+        if connected is None:
+            return Entity(), None
+        return _entity(connected.subscription.topic.name, connected.subscription.name), connected.consumer.name
+
+    # -- what becomes of the command ----------------------------------------------------------------------------------------
+
+    def _carry_out(self, fault: Fault, command: Command, call: Call) -> bool:
+        """False: the connection is closed."""
+        if fault.kind == "reset":
+            call.close()
+            return False
+        if command.type == Type.SEND:
+            return self._send(fault, command, call)
+        if command.type in _UNANSWERED and fault.kind != "reset_after":
+            self._unanswered(fault, command, call)
+            return True
+        if fault.kind == "error":
+            self._go_on(attrs.evolve(command, handle=partial(_refuse, fault)), call)
+            return True
+        answers: Mapping[str, Answer] = {
+            "delay": partial(self._delay, fault, call),
+            "error_after": partial(_fail, fault, command, call),
+            "lost": partial(_done, call),
+            "reset_after": lambda _: call.close(),
+        }
+        self._go_on(command, _Faulted(call, answers[fault.kind]))
+        return True
+
+    def _delay(self, fault: Fault, call: Call, parts: Sequence[Part] | None) -> None:
+        """The answer goes as a push, because it must not keep the connection's other commands from being read."""
+        call.done()
+        if parts is not None:
+            self._later(fault, partial(call.state.push, *parts))
+
+    def _later(self, fault: Fault, work: Callable[[], None]) -> float:
+        """The time at which the work is done: Clock.monotonic() s."""
+        until = self._context.clock.monotonic() + (fault.delay_ms or 0) / 1000
+        self._context.timer.at(until, work)
+        return until
+
+    def _unanswered(self, fault: Fault, command: Command, call: Call) -> None:
+        if fault.kind == "delay":
+            again = partial(call.outbox.hand_over, call.request, Handover(command.lane))
+            call.state.heard_at = self._later(fault, again)  # nothing is read from the connection before
+            return
+        if fault.kind == "error":
+            ack = read_ack(call.frame)
+            if ack.request_id >= 0:
+                response = CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id)
+                response.error, response.message = _code(fault), _MESSAGE
+                call.state.push(write_command(Type.ACK_RESPONSE, response))
+        call.done()
+
+    # -- receipts -------------------------------------------------------------------------------------------------------------
+
+    def _send(self, fault: Fault, command: Command, call: Call) -> bool:
+        """False: the connection is closed."""
+        send = read_send(call.frame)
+        producer = call.state.producers.get(send.producer_id)
+        if producer is None or not producer.ready or producer.closed:
+            self._go_on(command, call)
+            return True
+        if fault.kind == "error":
+            _close_unless_of_one_message(producer, fault)
+            owe_error(call.state, producer, send.sequence_id, RequestError(_code(fault), _MESSAGE))
+            call.done()
+            return True
+        gate = Owed(_NEVER, [(send.sequence_id, 0, 0)])
+        call.state.owe(1)
+        producer.owe(gate)  # holds back the receipt, which comes behind it
+        if fault.kind == "reset_after":
+            self._go_on(command, _Faulted(call, lambda _: call.close(), call.frame))
+            return False
+        self._go_on(command, call)
+        if fault.kind == "delay":
+            self._later(fault, partial(_open, producer, gate, None))
+        elif fault.kind == "lost":
+            _open(producer, gate, [])
+        else:
+            _close_unless_of_one_message(producer, fault)
+            error = send_error(producer.id, send.sequence_id, RequestError(_code(fault), _MESSAGE))
+            _open(producer, gate, [Owed(0, [(send.sequence_id, 0, 0)], error)])
+        return True
+
+
+def _each_send(call: Call) -> Iterator[Call]:
+    """The SENDs of a frame, which may be several. The answer to the last is that to the frame."""
+    frames, position = call.frame, 0
+    while position < len(frames):
+        begin, position = position, position + int.from_bytes(frames[position : position + 4]) + 4
+        is_last = position >= len(frames)
+        yield _Faulted(call, partial(_done, call) if is_last else _nothing, frames[begin:position])
+
+
+def _done(call: Call, _parts: Sequence[Part] | None) -> None:
+    call.done()
+
+
+def _nothing(_parts: Sequence[Part] | None) -> None:
+    pass
+
+
+def _open(producer: Producer, gate: Owed, instead: Sequence[Owed] | None) -> None:
+    """Let receipts leave again. ``instead``: what is owed in place of the receipt behind the gate, which is the last one. None:
+    this receipt."""
+    with producer.lock:
+        queue = producer.owed
+        if all(each is not gate for each in queue):  # the producer has failed, and nothing is owed any more
+            return
+        paid = 1
+        if instead is not None:
+            while queue[-1] is not gate:
+                paid += len(queue.pop().receipts)
+            queue.extend(instead)
+            paid -= len(instead)
+        queue.remove(gate)
+    producer.on_paid(paid)
+    producer.pay()
+
+
+def _close_unless_of_one_message(producer: Producer, fault: Fault) -> None:
+    if _code(fault) not in _OF_ONE_MESSAGE:
+        producer.closed = True  # its further SENDs are ignored, as after an error of the broker's own
+
+
+def _consumer_id(command: Command, call: Call) -> int:
+    if command.type == Type.ACK:
+        return read_ack(call.frame).consumer_id
+    if command.type == Type.FLOW:
+        return read_flow(call.frame)[0]
+    return int(getattr(call.body, "consumer_id", -1))
+
+
+def _code(fault: Fault) -> int:
+    return int(ServerError.Value(fault.error or "UnknownError"))
+
+
+def _refuse(fault: Fault, _call: Call) -> None:
+    raise RequestError(_code(fault), _MESSAGE)
+
+
+def _fail(fault: Fault, command: Command, call: Call, _parts: Sequence[Part] | None) -> None:
+    error = RequestError(_code(fault), _MESSAGE)
+    if command.on_error is not None:
+        command.on_error(call, error)
+    else:
+        call.fail(error)
