@@ -13,7 +13,7 @@ Pure; any thread.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -35,9 +35,13 @@ _NUMBERS = {
     "skip": (0, NUMBER_MAX),
     "seed": (-(2**63), 2**63 - 1),
     "delay_ms": (0, DELAY_MAX_MS),
+    "offset": (0, 2**63 - 1),
+    "partitions": (1, NUMBER_MAX),
 }
 _OF_PASSING = ("protocol", "api", "client_id", "principal")
 _OF_ENTITIES = ("topic", "partition", "group", "transactional_id", "subscription")
+# Fields that say what happens. The others say to what, and how often.
+_OF_KINDS = ("error", "delay_ms", "member_id", "offset", "partitions")
 
 
 class Entity(NamedTuple):
@@ -72,39 +76,88 @@ class Passing:
 
 @attrs.frozen
 class Kind:
-    """What a kind of fault needs. ``fields``: those of ``error`` and ``delay_ms`` that it must have; it must not have others.
-    ``passes``: it meets every request that matches, and other faults meet the request as well. ``apis``: it meets only these.
-    None: all."""
+    """What a kind of fault needs. ``fields``: those of ``_OF_KINDS`` that it must have; ``may``: those that it may have; it must
+    not have others. ``passes``: it meets every request that matches, and other faults meet the request as well.
+    ``apis``: it meets only these; None: all.
+
+    ``changes``: it changes the broker and not the answer. It happens when a request passes, before the work, or by hand
+    (``Faults.trigger``). ``thing``: the field with the name of what is changed, which the fault or else the request has to
+    have; ``parts``: fields that by hand limit the change to a part of that.
+    """
 
     fields: frozenset[str] = frozenset()
     passes: bool = False
+    may: frozenset[str] = frozenset()
+    changes: bool = False
+    thing: str | None = None
+    parts: frozenset[str] = frozenset()
     apis: frozenset[str] | None = None
+
+
+def _every_name(_api: str) -> Collection[str]:
+    return _OF_ENTITIES
 
 
 @attrs.frozen
 class Vocabulary:
     """What is possible in a protocol, by name. APIs and errors are written as here, or as ``OffsetCommit`` for OFFSET_COMMIT.
-    ``topic``: the name of a topic as requests have it here, for a name as clients may write it; raises ConfigError."""
+    ``names_of``: the fields of entities that requests of this API may have. ``topic``: the name of a topic as requests have it
+    here, for a name as clients may write it; raises ConfigError."""
 
     kinds: Mapping[str, Kind]
     apis: tuple[str, ...]
     errors: tuple[str, ...]
+    names_of: Callable[[str], Collection[str]] = _every_name
     topic: Callable[[str], str] | None = None
 
     def checked(self, fault: "Fault") -> "Fault":
         """The fault with the names as they are in here. Raises ConfigError for one that cannot be carried out."""
+        fault = self._spelt(fault)
+        thing = self.kinds[fault.kind].thing
+        if thing is not None and getattr(fault, thing) is None and not self._may_name(fault, thing):
+            raise ConfigError(f"Give {thing} for a fault of the kind {fault.kind!r}: no {fault.api} request names one.")
+        return fault
+
+    def checked_by_hand(self, fault: "Fault") -> "Fault":
+        """``checked`` for a fault that happens now, without a request."""
+        kind = self.kinds[_known("kind", fault.kind, self.kinds)]
+        if not kind.changes:
+            possible = ", ".join(name for name, each in self.kinds.items() if each.changes)
+            raise ConfigError(
+                f"A fault of the kind {fault.kind!r} needs requests: add it. Possible by hand: {possible}."
+            )
+        fault = self._spelt(fault)
+        if kind.thing is not None and getattr(fault, kind.thing) is None:
+            raise ConfigError(f"Give {kind.thing} for a fault of the kind {fault.kind!r}.")
+        allowed = {"kind", "protocol", kind.thing} | kind.parts | kind.fields | kind.may
+        unfit = [name for name in fault.as_json() if name not in allowed] + ["when"] * (fault.when is not None)
+        if unfit:
+            raise ConfigError(f"Leave out {unfit[0]} for a fault of the kind {fault.kind!r} that happens at once.")
+        return fault
+
+    def not_asked(self, fault: "Fault") -> frozenset[str]:
+        """Fields of the fault that only say what is changed, because no request of the API has them."""
+        kind = self.kinds[fault.kind]
+        if kind.thing is None:
+            return frozenset()
+        return frozenset(field for field in {kind.thing} | kind.parts if not self._may_name(fault, field))
+
+    def _may_name(self, fault: "Fault", field: str) -> bool:
+        return fault.api is None or field in self.names_of(fault.api)
+
+    def _spelt(self, fault: "Fault") -> "Fault":
         name = _known("kind", fault.kind, self.kinds)
         kind = self.kinds[name]
-        for field in ("error", "delay_ms"):
+        for field in _OF_KINDS:
             is_given = getattr(fault, field) is not None
-            if is_given != (field in kind.fields):
-                raise ConfigError(
-                    f"{'Leave out' if is_given else 'Give'} {field} for a fault of the kind {fault.kind!r}."
-                )
+            if is_given and field not in kind.fields | kind.may:
+                raise ConfigError(f"Leave out {field} for a fault of the kind {name!r}.")
+            if not is_given and field in kind.fields:
+                raise ConfigError(f"Give {field} for a fault of the kind {name!r}.")
         api = None if fault.api is None else _known("api", fault.api, self.apis)
         if api is not None and kind.apis is not None and api not in kind.apis:
             listed = ", ".join(each for each in self.apis if each in kind.apis)
-            raise ConfigError(f"A fault of the kind {fault.kind!r} never meets {api}, only: {listed}.")
+            raise ConfigError(f"A fault of the kind {name!r} never meets {api}, only: {listed}.")
         return attrs.evolve(
             fault,
             kind=name,
@@ -118,15 +171,33 @@ class Vocabulary:
         return [name is not None and _plain(name) in map(_plain, known) for name, known in names]
 
 
+class Meaning(NamedTuple):
+    """What a fault is in a protocol. ``not_asked``: see ``Vocabulary``."""
+
+    kind: Kind
+    not_asked: frozenset[str]
+
+
 class Vocabularies:
     """Those of a broker's protocols, by the name of the protocol."""
 
     def __init__(self, by_protocol: Mapping[str, Vocabulary]) -> None:
         self._by_protocol = by_protocol
 
-    def checked(self, fault: "Fault") -> tuple["Fault", Mapping[str, Kind]]:
-        """The fault with the names as they are here, and its kind in each protocol that it is about. Raises ConfigError for one
+    def checked(self, fault: "Fault") -> tuple["Fault", Mapping[str, Meaning]]:
+        """The fault with the names as they are here, and what it is in each protocol that it is about. Raises ConfigError for one
         that cannot be carried out, or that may mean different things."""
+        fault, found = self._found(fault, Vocabulary.checked)
+        return fault, {name: Meaning(words.kinds[fault.kind], words.not_asked(fault)) for name, words in found.items()}
+
+    def checked_by_hand(self, fault: "Fault") -> "Fault":
+        """``checked`` for a fault that happens now, without a request."""
+        return self._found(fault, Vocabulary.checked_by_hand)[0]
+
+    def _found(
+        self, fault: "Fault", check: Callable[[Vocabulary, "Fault"], "Fault"]
+    ) -> tuple["Fault", Mapping[str, Vocabulary]]:
+        """The protocols that the fault is about."""
         possible = self._by_protocol
         if fault.protocol is not None:
             name = _known("protocol", fault.protocol, possible)
@@ -135,7 +206,7 @@ class Vocabularies:
         failed: dict[str, ConfigError] = {}
         for name, words in possible.items():
             try:
-                checked[name] = words.checked(fault)
+                checked[name] = check(words, fault)
             except ConfigError as error:
                 failed[name] = error
         if not checked:
@@ -144,13 +215,12 @@ class Vocabularies:
             *others, last = (f"protocol={name!r}" for name in checked)
             named = fault.api if fault.api is not None else fault.error
             raise ConfigError(f"Several protocols have {named}: give {', '.join(others)} or {last}.")
-        kinds = {name: possible[name].kinds[each.kind] for name, each in checked.items()}
         fault = next(iter(checked.values()))  # without names of APIs and errors, all are the same
         for name in checked:
             plain = possible[name].topic
             if plain is not None and fault.topic is not None:
                 fault = attrs.evolve(fault, topic=plain(fault.topic))
-        return fault, kinds
+        return fault, {name: possible[name] for name in checked}
 
     @staticmethod
     def _refuse(fault: "Fault", possible: Mapping[str, Vocabulary], failed: Mapping[str, ConfigError]) -> None:
@@ -232,15 +302,23 @@ class Fault:
     seed: int = attrs.field(default=0, validator=_check_number)
     delay_ms: int | None = attrs.field(default=None, validator=_number)
     error: str | None = attrs.field(default=None, validator=_text)
+    member_id: str | None = attrs.field(default=None, validator=_text)
+    offset: int | None = attrs.field(default=None, validator=_number)
+    partitions: int | None = attrs.field(default=None, validator=_number)  # how many are added
     when: Callable[[Passing], bool] | None = None
 
-    def matching(self, passing: Passing) -> tuple[Entity, ...]:
-        """The entities of the request that the fault is about; none if it does not match. Does not ask ``when``."""
+    def matching(self, passing: Passing, not_asked: Collection[str] = ()) -> tuple[Entity, ...]:
+        """The entities of the request that the fault is about; none if it does not match. Does not ask ``when``. ``not_asked``:
+        fields that need not match."""
         for name in _OF_PASSING:
             wanted = getattr(self, name)
             if wanted is not None and wanted != getattr(passing, name):
                 return ()
-        wanted_names = {name: getattr(self, name) for name in _OF_ENTITIES if getattr(self, name) is not None}
+        wanted_names = {
+            name: getattr(self, name)
+            for name in _OF_ENTITIES
+            if name not in not_asked and getattr(self, name) is not None
+        }
         return tuple(
             entity
             for entity in passing.entities
