@@ -27,6 +27,7 @@ from broker.pulsar.context import PulsarContext
 from broker.pulsar.dispatch.dispatcher import DispatchSettings
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader, Readers
+from broker.pulsar.faulting import CHANGES, Changes
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.metrics import PulsarMetrics
 from broker.pulsar.namespaces import Namespaces
@@ -211,7 +212,7 @@ class PulsarPart:
         self._deduplications.deleted(info.topic_id)
 
     def open(self) -> None:
-        self._faults.attach(self._faults_changed)
+        self._faults.attach(self._faults_changed, dict.fromkeys(CHANGES, Changes(self.context).trigger))
         throttling = self.context.throttling
         throttling.count_in(self.context.quotas)
         self._policies.on_change.append(throttling.end_all)

@@ -11,10 +11,16 @@ first: ``Faulting.handle`` asks which fault each meets (``broker.faults``). SEND
 | error_after | done | is the error |
 | lost | done | never sent |
 | reset, reset_after | not done; done | none: the connection is closed |
+| those of ``CHANGES`` | done, after the change | as always |
 
 The answer of a SEND is its receipt. Receipts leave in order, so those behind a delayed one wait as well. After a lost
 receipt, the next one tells the client. ACK, FLOW and REDELIVER_UNACKNOWLEDGED_MESSAGES have no answer that clients wait for, so
 they are themselves delayed or lost, and an ACK with an error is dropped (as in Pulsar, only a client that wants to know is told).
+
+``CHANGES`` are commands that Pulsar's brokers send when a topic moves to another broker, for example: the clients connect their
+consumers or producers again. A command of a consumer or producer changes that one; any other command, and a fault by hand,
+changes all those of the topic, as far as the fault does not say more. After a consumer or producer was closed, its present
+command is ignored, as one that was sent before the client could know.
 
 A handler's thread, and whichever answers.
 
@@ -27,16 +33,21 @@ from typing import Any, Final
 
 import attrs
 
-from broker.errors import ConfigError, Refusal, RequestError
+from broker.errors import BrokerError, ConfigError, Refusal, RequestError
 from broker.faults.fault import Entity, Fault, Kind, Passing, Vocabulary
+from broker.faults.faults import Taken
 from broker.network.service import Handover, Part
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import find_consumer
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription
 from broker.pulsar.producers.producer import Owed, Producer, send_error
 from broker.pulsar.producers.publishing import owe_error
 from broker.pulsar.refusals import InvalidTopicName
+from broker.pulsar.subscriptions.consumer import ConnectedConsumer
+from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.topic_names import DEFAULT_NAMESPACE, PUBLIC_TENANT, TopicName, parse_topic
+from broker.pulsar.topics.topic import AnyTopic
 from protocol.pulsar.acks import read_ack, read_flow
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandAckResponse, ServerError
@@ -69,6 +80,30 @@ MET: Final = frozenset(
     }
 )
 _UNANSWERED: Final = frozenset({Type.ACK, Type.FLOW, Type.REDELIVER_UNACKNOWLEDGED_MESSAGES})
+# The names of their entities.
+_OF_TOPIC: Final = frozenset({"topic", "partition"})
+_OF_CONSUMERS: Final = _OF_TOPIC | {"subscription"}
+_CONSUMERS_APIS: Final = frozenset(
+    {
+        Type.SUBSCRIBE,
+        Type.ACK,
+        Type.FLOW,
+        Type.UNSUBSCRIBE,
+        Type.CLOSE_CONSUMER,
+        Type.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        Type.CONSUMER_STATS,
+        Type.SEEK,
+        Type.GET_LAST_MESSAGE_ID,
+    }
+)
+_NAMESPACES_APIS: Final = frozenset({Type.GET_TOPICS_OF_NAMESPACE, Type.WATCH_TOPIC_LIST, Type.WATCH_TOPIC_LIST_CLOSE})
+CHANGES: Final[Mapping[str, Kind]] = {
+    "consumer_disconnected": Kind(
+        changes=True, thing="topic", parts=frozenset({"partition", "subscription", "client_id"})
+    ),
+    "producer_closed": Kind(changes=True, thing="topic", parts=frozenset({"partition", "client_id"})),
+    "redelivery": Kind(changes=True, thing="topic", parts=frozenset({"partition", "subscription"})),
+}
 # After these, a client sends only the one message again, or gives it up; after all others it connects its producer again.
 _OF_ONE_MESSAGE: Final = (ServerError.ChecksumError, ServerError.NotAllowedError)
 _MESSAGE: Final = "A fault on demand."
@@ -92,11 +127,20 @@ def vocabulary() -> Vocabulary:
             "lost": Kind(),
             "reset": Kind(),
             "reset_after": Kind(),
+            **CHANGES,
         },
         apis=tuple(map(BaseCommand.Type.Name, sorted(MET))),
         errors=tuple(ServerError.keys()),
+        names_of=_names_of,
         topic=_topic_of_fault,
     )
+
+
+def _names_of(api: str) -> frozenset[str]:
+    kind = BaseCommand.Type.Value(api)
+    if kind in _NAMESPACES_APIS:
+        return frozenset()
+    return _OF_CONSUMERS if kind in _CONSUMERS_APIS else _OF_TOPIC
 
 
 def _topic_of_fault(text: str) -> str:
@@ -157,6 +201,7 @@ class Faulting:
         """``go_on``: handles a command as without faults."""
         self._context = context
         self._go_on = go_on
+        self._changes = Changes(context)
 
     def handle(self, command: Command, call: Call) -> None:
         """Raises ProtocolError."""
@@ -164,15 +209,18 @@ class Faulting:
             self._go_on(command, call)
             return
         for each in _each_send(call) if command.type == Type.SEND else (call,):
-            fault = self._met(command, each)
-            if fault is None:
+            taken = self._met(command, each)
+            if taken is None:
                 self._go_on(command, each)
-            elif not self._carry_out(fault, command, each):
+            elif taken.fault.kind in CHANGES:
+                self._changes.happen(_of(taken), _producer(command, each), _consumer(command, each))
+                self._go_on(command, each)
+            elif not self._carry_out(taken.fault, command, each):
                 return
 
     # -- which fault ------------------------------------------------------------------------------------------------------
 
-    def _met(self, command: Command, call: Call) -> Fault | None:
+    def _met(self, command: Command, call: Call) -> Taken | None:
         faults = self._context.faults  # the last one may have ended since the command arrived
         if faults is None:
             return None
@@ -185,8 +233,7 @@ class Faulting:
             (entity,),
             "pulsar",
         )
-        taken = faults.take(passing)
-        return None if taken is None else taken.fault
+        return faults.take(passing)
 
     def _about(self, command: Command, call: Call) -> tuple[Entity, str | None]:
         """What the command is about, and the name of its producer or consumer."""
@@ -199,10 +246,9 @@ class Faulting:
                 return _entity(parse_topic(topic), subscription), name
             except Refusal:
                 return Entity(topic, subscription=subscription), name
-        if command.type in (Type.SEND, Type.CLOSE_PRODUCER):
-            producer = call.state.producers.get(read_send(call.frame).producer_id if body is None else body.producer_id)
-            return (Entity(), None) if producer is None else (_entity(producer.topic.name), producer.name)
-        connected = find_consumer(call, _consumer_id(command, call))
+        producer, connected = _producer(command, call), _consumer(command, call)
+        if producer is not None:
+            return _entity(producer.topic.name), producer.name
         if connected is None:
             return Entity(), None
         return _entity(connected.subscription.topic.name, connected.subscription.name), connected.consumer.name
@@ -328,12 +374,20 @@ def _close_unless_of_one_message(producer: Producer, fault: Fault) -> None:
         producer.closed = True  # its further SENDs are ignored, as after an error of the broker's own
 
 
-def _consumer_id(command: Command, call: Call) -> int:
+def _producer(command: Command, call: Call) -> Producer | None:
+    """That of the command, if it is there."""
+    if command.type == Type.SEND:
+        return call.state.producers.get(read_send(call.frame).producer_id)
+    return call.state.producers.get(call.body.producer_id) if command.type == Type.CLOSE_PRODUCER else None
+
+
+def _consumer(command: Command, call: Call) -> ConnectedConsumer | None:
+    """That of the command, if it is there."""
+    if command.type not in _CONSUMERS_APIS:
+        return None
     if command.type == Type.ACK:
-        return read_ack(call.frame).consumer_id
-    if command.type == Type.FLOW:
-        return read_flow(call.frame)[0]
-    return int(getattr(call.body, "consumer_id", -1))
+        return find_consumer(call, read_ack(call.frame).consumer_id)
+    return find_consumer(call, read_flow(call.frame)[0] if command.type == Type.FLOW else call.body.consumer_id)
 
 
 def _code(fault: Fault) -> int:
@@ -350,3 +404,75 @@ def _fail(fault: Fault, command: Command, call: Call, _parts: Sequence[Part] | N
         command.on_error(call, error)
     else:
         call.fail(error)
+
+
+def _of(taken: Taken) -> Fault:
+    """The fault with the topic, partition and subscription of the command, where it does not name them itself."""
+    fault, entity = taken.fault, taken.entities[0]
+    return attrs.evolve(
+        fault,
+        topic=fault.topic or entity.topic,
+        partition=entity.partition if fault.partition is None else fault.partition,
+        subscription=fault.subscription or entity.subscription,
+    )
+
+
+class Changes:
+    """The faults in ``CHANGES``. Any thread; nothing blocks."""
+
+    def __init__(self, context: PulsarContext) -> None:
+        self._context = context
+
+    def trigger(self, fault: Fault) -> None:
+        """Raises BrokerError if there is nothing to change."""
+        if not self.happen(fault):
+            raise BrokerError(f"There is nothing to which this could happen: {fault.as_json()}.")
+
+    def happen(self, fault: Fault, producer: Producer | None = None, connected: ConnectedConsumer | None = None) -> int:
+        """``producer``, ``connected``: that of the command. Returns how many producers, consumers or subscriptions there were."""
+        if fault.kind == "producer_closed":
+            producers = list(self._producers(fault)) if producer is None else [producer]
+            for each in producers:
+                each.close()
+                each.leave()
+            return len(producers)
+        if fault.kind == "consumer_disconnected":
+            consumers = list(self._consumers(fault)) if connected is None else [connected]
+            for one in consumers:
+                one.close()
+                one.subscription.leave(one)
+            return len(consumers)
+        subscriptions = list(self._subscriptions(fault))
+        for subscription in subscriptions:
+            for one in list(subscription.connected):
+                subscription.redeliver(one, None, None)
+        return len(subscriptions)
+
+    def _topics(self, fault: Fault) -> Iterator[AnyTopic]:
+        topics: list[AnyTopic] = [*self._context.topics.loaded(), *self._context.nonpersistent.loaded()]
+        for topic in topics:
+            entity = _entity(topic.name)
+            if entity.topic == fault.topic and fault.partition in (None, entity.partition):
+                yield topic
+
+    def _producers(self, fault: Fault) -> Iterator[Producer]:
+        for topic in self._topics(fault):
+            with topic.lock:
+                producers = list(topic.producers)
+            for producer in producers:
+                assert isinstance(producer, Producer)
+                if fault.client_id in (None, producer.name):
+                    yield producer
+
+    def _subscriptions(self, fault: Fault) -> Iterator[Subscription | NonPersistentSubscription]:
+        for topic in self._topics(fault):
+            for subscription in list(topic.subscriptions.values()):
+                assert isinstance(subscription, Subscription | NonPersistentSubscription)
+                if fault.subscription in (None, subscription.name):
+                    yield subscription
+
+    def _consumers(self, fault: Fault) -> Iterator[ConnectedConsumer]:
+        for subscription in self._subscriptions(fault):
+            for connected in list(subscription.connected):
+                if fault.client_id in (None, connected.consumer.name):
+                    yield connected

@@ -5,7 +5,7 @@ import pulsar
 import pytest
 
 from broker.client.embedded import Broker
-from broker.errors import ConfigError
+from broker.errors import BrokerError, ConfigError
 from broker.faults.fault import Entity
 from tests.pulsar.clients import client as real_client
 
@@ -211,6 +211,118 @@ def test_a_connection_lost_at_a_command_of_a_consumer(broker: Broker, client: An
     while received[-1].data() != b"two":
         received.append(consumer.receive(MS))
     assert [b"one", b"two"] == list(dict.fromkeys(each.data() for each in received))
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+def received(consumer: Any, count: int) -> list[bytes]:
+    """The values of the next ``count`` messages, each acknowledged."""
+    values = []
+    for _ in range(count):
+        message = consumer.receive(MS)
+        consumer.acknowledge(message)
+        values.append(message.data())
+    return values
+
+
+def test_a_disconnected_consumer_comes_back_and_gets_what_it_has_not_acknowledged(broker: Broker, client: Any) -> None:
+    kept, other = client.subscribe(TOPIC, "kept"), client.subscribe(TOPIC, "other")
+    producer = client.create_producer(TOPIC)
+    producer.send(b"one")
+    for consumer in (kept, other):
+        assert b"one" == consumer.receive(MS).data()
+    again = broker.faults.add("observe", api="SUBSCRIBE", count=None)
+    broker.faults.trigger("consumer_disconnected", topic=TOPIC, subscription="kept")
+    again.wait(timeout=60)
+    producer.send(b"two")
+    assert [b"one", b"two"] == received(kept, 2)
+    assert [b"two"] == received(other, 1)
+    assert [(Entity(TOPIC, subscription="kept"),)] == [each.entities for each in again.passed]
+
+
+def test_a_consumer_is_disconnected_at_its_acknowledgement(broker: Broker, client: Any) -> None:
+    consumer = client.subscribe(TOPIC, "s")
+    other = client.subscribe(TOPIC, "t")
+    client.create_producer(TOPIC).send(b"one")
+    fault = broker.faults.add("consumer_disconnected", api="ACK", subscription="s")
+    again = broker.faults.add("observe", api="SUBSCRIBE", count=None)
+    assert [b"one"] == received(consumer, 1)
+    assert [b"one", b"one"] == received(consumer, 1) + received(other, 1)
+    assert (1, 1) == (fault.hits, again.hits)
+
+
+def test_consumers_are_disconnected_when_a_message_comes(broker: Broker, client: Any) -> None:
+    consumers = [client.subscribe(TOPIC, name) for name in ("s", "t")]
+    fault = broker.faults.add("consumer_disconnected", api="SEND", topic=TOPIC, subscription="t", skip=1)
+    again = broker.faults.add("observe", api="SUBSCRIBE", count=None)
+    producer = client.create_producer(TOPIC)
+    for value in (b"one", b"two"):
+        producer.send(value)
+    again.wait(timeout=60)
+    assert [[b"one", b"two"]] * 2 == [received(each, 2) for each in consumers]
+    assert (1, {"t"}) == (fault.hits, {each.entities[0].subscription for each in again.passed})
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_closed_producer_comes_back_and_nothing_is_lost_or_twice(broker: Broker, client: Any, by_hand: bool) -> None:
+    producer = client.create_producer(TOPIC, producer_name="till")
+    other = client.create_producer(TOPIC, producer_name="other")
+    producer.send(b"one")
+    again = broker.faults.add("observe", api="PRODUCER", count=None)
+    if by_hand:
+        broker.faults.trigger("producer_closed", topic=WHOLE, client_id="till")
+        again.wait(timeout=60)
+    else:
+        broker.faults.add("producer_closed", api="SEND", topic=TOPIC, client_id="till")
+    producer.send(b"two")
+    other.send(b"three")
+    assert [b"one", b"two", b"three"] == values(broker)
+    assert ["till"] == [each.client_id for each in again.passed]
+
+
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.Exclusive])
+def test_what_is_not_acknowledged_is_delivered_again(broker: Broker, client: Any, kind: Any) -> None:
+    consumer = client.subscribe(TOPIC, "s", kind)
+    producer = client.create_producer(TOPIC)
+    for value in (b"one", b"two", b"three"):
+        producer.send(value)
+    acked = broker.faults.add("observe", api="ACK")
+    messages = [consumer.receive(MS) for _ in range(3)]
+    consumer.acknowledge(messages[1])
+    acked.wait(timeout=60)
+    broker.faults.trigger("redelivery", topic=TOPIC, subscription="s")
+    again = [consumer.receive(MS) for _ in range(2)]
+    assert [b"one", b"three"] == [each.data() for each in again]
+    if kind == pulsar.ConsumerType.Shared:
+        assert [1, 1] == [each.redelivery_count() for each in again]
+
+
+def test_what_is_not_acknowledged_comes_again_with_the_next_message(broker: Broker, client: Any) -> None:
+    consumer = client.subscribe(TOPIC, "s")
+    producer = client.create_producer(TOPIC)
+    broker.faults.add("redelivery", api="SEND", topic=TOPIC, skip=1)
+    producer.send(b"one")
+    assert b"one" == consumer.receive(MS).data()
+    producer.send(b"two")
+    assert [b"one", b"two"] == received(consumer, 2)
+
+
+def test_what_is_not_there_cannot_change(broker: Broker, client: Any) -> None:
+    client.subscribe(TOPIC, "s", consumer_name="clerk")
+    for kind, fields in (
+        ("redelivery", {"topic": "other"}),
+        ("redelivery", {"topic": TOPIC, "subscription": "t"}),
+        ("redelivery", {"topic": TOPIC, "partition": 0}),
+        ("consumer_disconnected", {"topic": TOPIC, "client_id": "till"}),
+        ("producer_closed", {"topic": TOPIC}),
+    ):
+        with pytest.raises(BrokerError, match="nothing to which this could happen"):
+            broker.faults.trigger(kind, **fields)
+    with pytest.raises(ConfigError, match="Give topic for a fault of the kind 'redelivery'"):
+        broker.faults.trigger("redelivery", subscription="s")
+    with pytest.raises(ConfigError, match="no GET_TOPICS_OF_NAMESPACE request names one"):
+        broker.faults.add("redelivery", api="GET_TOPICS_OF_NAMESPACE")
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
