@@ -319,19 +319,26 @@ class Faulting:
         gate = Owed(_NEVER, [(send.sequence_id, 0, 0)])
         call.state.owe(1)
         producer.owe(gate)  # holds back the receipt, which comes behind it
+        # Before the next SEND comes, whose receipt would be behind the gate as well.
+        answer = partial(self._receipt, fault, producer, gate, call)
+        self._go_on(command, _Faulted(call, answer, call.frame))
+        return fault.kind != "reset_after"
+
+    def _receipt(self, fault: Fault, producer: Producer, gate: Owed, call: Call, _parts: Sequence[Part] | None) -> None:
+        """The SEND behind the gate has been published."""
         if fault.kind == "reset_after":
-            self._go_on(command, _Faulted(call, lambda _: call.close(), call.frame))
-            return False
-        self._go_on(command, call)
+            call.close()
+            return
         if fault.kind == "delay":
             self._later(fault, partial(_open, producer, gate, None))
         elif fault.kind == "lost":
             _open(producer, gate, [])
         else:
             _close_unless_of_one_message(producer, fault)
-            error = send_error(producer.id, send.sequence_id, RequestError(_code(fault), _MESSAGE))
-            _open(producer, gate, [Owed(0, [(send.sequence_id, 0, 0)], error)])
-        return True
+            sequence_id = gate.receipts[0][0]
+            error = send_error(producer.id, sequence_id, RequestError(_code(fault), _MESSAGE))
+            _open(producer, gate, [Owed(0, [(sequence_id, 0, 0)], error)])
+        call.done()
 
 
 def _each_send(call: Call) -> Iterator[Call]:
