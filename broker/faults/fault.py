@@ -39,7 +39,7 @@ _NUMBERS = {
     "partitions": (1, NUMBER_MAX),
 }
 _OF_PASSING = ("protocol", "api", "client_id", "principal")
-_OF_ENTITIES = ("topic", "partition", "group", "transactional_id", "subscription")
+_OF_ENTITIES = ("topic", "partition", "group", "transactional_id", "subscription", "partition_id")
 # Fields that say what happens. The others say to what, and how often.
 _OF_KINDS = ("error", "delay_ms", "member_id", "offset", "partitions")
 
@@ -52,6 +52,7 @@ class Entity(NamedTuple):
     group: str | None = None
     transactional_id: str | None = None
     subscription: str | None = None
+    partition_id: str | None = None  # of the shuffle service: 120 hex digits
 
 
 @attrs.frozen
@@ -101,14 +102,14 @@ def _every_name(_api: str) -> Collection[str]:
 @attrs.frozen
 class Vocabulary:
     """What is possible in a protocol, by name. APIs and errors are written as here, or as ``OffsetCommit`` for OFFSET_COMMIT.
-    ``names_of``: the fields of entities that requests of this API may have. ``topic``: the name of a topic as requests have it
-    here, for a name as clients may write it; raises ConfigError."""
+    ``names_of``: the fields of entities that requests of this API may have. ``plain``: the fault with names as requests have
+    them here, for names as clients may write them; raises ConfigError."""
 
     kinds: Mapping[str, Kind]
     apis: tuple[str, ...]
     errors: tuple[str, ...]
     names_of: Callable[[str], Collection[str]] = _every_name
-    topic: Callable[[str], str] | None = None
+    plain: Callable[["Fault"], "Fault"] = lambda fault: fault
 
     def checked(self, fault: "Fault") -> "Fault":
         """The fault with the names as they are in here. Raises ConfigError for one that cannot be carried out."""
@@ -217,9 +218,7 @@ class Vocabularies:
             raise ConfigError(f"Several protocols have {named}: give {', '.join(others)} or {last}.")
         fault = next(iter(checked.values()))  # without names of APIs and errors, all are the same
         for name in checked:
-            plain = possible[name].topic
-            if plain is not None and fault.topic is not None:
-                fault = attrs.evolve(fault, topic=plain(fault.topic))
+            fault = possible[name].plain(fault)
         return fault, {name: possible[name] for name in checked}
 
     @staticmethod
@@ -295,6 +294,7 @@ class Fault:
     group: str | None = attrs.field(default=None, validator=_text)
     transactional_id: str | None = attrs.field(default=None, validator=_text)
     subscription: str | None = attrs.field(default=None, validator=_text)
+    partition_id: str | None = attrs.field(default=None, validator=_text)
     protocol: str | None = attrs.field(default=None, validator=_text)
     count: int | None = attrs.field(default=1, validator=_number)
     skip: int = attrs.field(default=0, validator=_check_number)

@@ -35,7 +35,7 @@ class Source:
 SERVICES: Final = {
     # Always: transactions that an earlier broker has decided are carried out, and committed offsets expire.
     "kafka": Source("broker.kafka.assembly", sasl=True, always=True, faulting="broker.kafka.faulting.faulting"),
-    "shuffle": Source("broker.shuffle.assembly", open_files=256),
+    "shuffle": Source("broker.shuffle.assembly", open_files=256, faulting="broker.shuffle.faulting"),
     "pulsar": Source("broker.pulsar.assembly", sasl=True, faulting="broker.pulsar.faulting"),
     # Last: it serves the routes of the others.
     "http": Source("broker.http.assembly"),

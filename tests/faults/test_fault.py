@@ -34,7 +34,7 @@ WORDS = Vocabulary(
 NAMES = st.sampled_from(["a", "b"])
 MAYBE = st.none() | NAMES
 PARTITIONS = st.none() | st.integers(0, 2)
-ENTITIES = st.builds(Entity, MAYBE, PARTITIONS, MAYBE, MAYBE, MAYBE)
+ENTITIES = st.builds(Entity, MAYBE, PARTITIONS, MAYBE, MAYBE, MAYBE, MAYBE)
 PASSINGS = st.builds(
     Passing,
     time_ms=st.integers(0),
@@ -55,6 +55,7 @@ FAULTS = st.builds(
     group=MAYBE,
     transactional_id=MAYBE,
     subscription=MAYBE,
+    partition_id=MAYBE,
     protocol=MAYBE,
     count=st.none() | st.integers(1, NUMBER_MAX),
     skip=st.integers(0, NUMBER_MAX),
@@ -82,7 +83,7 @@ def test_every_selector_has_to_match(fault: Fault, passing: Passing) -> None:
         entity
         for entity in passing.entities
         if asked(["protocol", "api", "client_id", "principal"], passing)
-        and asked(["topic", "partition", "group", "transactional_id", "subscription"], entity)
+        and asked(["topic", "partition", "group", "transactional_id", "subscription", "partition_id"], entity)
     ]
     assert expected == list(fault.matching(passing))
 
@@ -164,7 +165,7 @@ OTHER_WORDS = Vocabulary(
     kinds={"observe": Kind(passes=True), "error": ERROR, "fresh": Kind()},
     apis=("SEND", "END", "FLOW"),
     errors=("Fenced", "Busy"),
-    topic=lambda text: text.removeprefix("long://"),
+    plain=lambda fault: attrs.evolve(fault, topic=fault.topic and fault.topic.removeprefix("long://")),
 )
 ALL = Vocabularies({"one": attrs.evolve(WORDS, apis=(*WORDS.apis, "END")), "two": OTHER_WORDS})
 
