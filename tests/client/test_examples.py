@@ -1,4 +1,4 @@
-"""The examples in docs/examples, and those of docs/TESTING.md, do what they say."""
+"""The examples in docs/examples, and those of docs/TESTING.md that stand alone, do what they say."""
 
 import importlib.util
 import re
