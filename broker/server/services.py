@@ -42,13 +42,13 @@ SERVICES: Final = {
 }
 
 
-def new_faults(config: BrokerConfig) -> Faults:
-    """Faults on demand, in words of the protocols of this broker."""
+def new_faults(config: BrokerConfig | None = None) -> Faults:
+    """Faults on demand, in words of the protocols of this broker; None: of all protocols that have any."""
 
     def vocabularies() -> Mapping[str, Vocabulary]:
         return {
             scheme: importlib.import_module(source.faulting).vocabulary()
-            for scheme, source in sources(config).items()
+            for scheme, source in (SERVICES if config is None else sources(config)).items()
             if source.faulting is not None
         }
 
