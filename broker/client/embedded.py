@@ -257,7 +257,7 @@ class Broker(BrokerCalls):
         if self._faults is None:
             from broker.server.services import new_faults  # not at the top: see ``_start``
 
-            self._faults = new_faults()
+            self._faults = new_faults(self._config)
         return self._faults
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 import attrs
 
 from broker.errors import BrokerError, ConfigError
-from broker.faults.fault import Entity, Fault, Kind, Passing, Vocabulary, fault_of
+from broker.faults.fault import Entity, Fault, Meaning, Passing, Vocabularies, Vocabulary, fault_of
 from broker.runtime.threads import Condition
 
 # Each request is compared with all of them.
@@ -32,11 +32,11 @@ _NOTHING: Mapping[str, CarryOut] = MappingProxyType({})
 class FaultHandle:
     """A fault that was added. At the end of a ``with`` block it is removed."""
 
-    def __init__(self, faults: "Faults", number: int, fault: Fault, kind: Kind, not_asked: frozenset[str]) -> None:
+    def __init__(self, faults: "Faults", number: int, fault: Fault, meanings: Mapping[str, Meaning]) -> None:
+        """``meanings``: in each protocol that the fault is about."""
         self.number = number
         self.fault = fault
-        self.kind = kind
-        self.not_asked = not_asked  # see ``Vocabulary``
+        self.meanings = meanings
         self._faults = faults
         self._hits = 0
         self._matched = 0
@@ -114,9 +114,9 @@ class Taken(NamedTuple):
 class Faults:
     """``add`` a fault; the first that was added and matches a request is the one that it meets."""
 
-    def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
-        """``vocabulary``: called for the first fault, not before."""
-        self._vocabulary = vocabulary
+    def __init__(self, vocabularies: Callable[[], Mapping[str, Vocabulary]]) -> None:
+        """``vocabularies``: by protocol; called for a fault, not before."""
+        self._vocabularies = vocabularies
         self.changed = Condition()
         self._added: dict[int, FaultHandle] = {}  # by number: all that were not removed
         self._in_force: tuple[FaultHandle, ...] = ()
@@ -127,14 +127,12 @@ class Faults:
         """Add ``Fault(kind=kind, **fields)``, or a ``Fault`` as it is. Requests that arrive from now on meet it. Raises
         ConfigError for a fault that cannot be carried out, and for more than ``FAULTS_MAX``."""
         fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
-        vocabulary = self._vocabulary()
-        fault = vocabulary.checked(fault)
+        fault, meanings = Vocabularies(self._vocabularies()).checked(fault)
         with self.changed:
             if len(self._added) >= FAULTS_MAX:
                 raise ConfigError(f"There are {FAULTS_MAX} faults: remove some, also of those that are used up.")
             self._last += 1
-            not_asked = vocabulary.not_asked(fault)
-            handle = FaultHandle(self, self._last, fault, vocabulary.kinds[fault.kind], not_asked)
+            handle = FaultHandle(self, self._last, fault, meanings)
             self._added[handle.number] = handle
             self._put_in_force((*self._in_force, handle))
         return handle
@@ -144,7 +142,7 @@ class Faults:
         ConfigError for a fault that needs a request or other fields, BrokerError where no broker runs that can do it, and if
         there is no such group, topic or transactional id. Not on a thread of the broker."""
         fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
-        fault = self._vocabulary().checked_by_hand(fault)
+        fault = Vocabularies(self._vocabularies()).checked_by_hand(fault)
         with self.changed:
             able = [carry_out[fault.kind] for _, carry_out in self._attached if fault.kind in carry_out]
         if not able:
@@ -196,18 +194,21 @@ class Faults:
         """The fault that this request meets: the first that matches. Faults that let requests pass meet it in any case."""
         met = None
         for handle in self._in_force:
-            if met is not None and not handle.kind.passes:
+            meaning = handle.meanings.get(passing.protocol)
+            if meaning is None or (met is not None and not meaning.kind.passes):
                 continue
-            entities = self._met(handle, passing)
-            if entities and not handle.kind.passes:
+            entities = self._met(handle, meaning, passing)
+            if entities and not meaning.kind.passes:
                 met = Taken(handle.fault, entities)
         return met
 
-    def _met(self, handle: FaultHandle, passing: Passing) -> tuple[Entity, ...]:
+    def _met(self, handle: FaultHandle, meaning: Meaning, passing: Passing) -> tuple[Entity, ...]:
         """The entities of the request that are hit by this fault."""
-        fault = handle.fault
-        entities = fault.matching(passing, handle.not_asked)
-        thing = handle.kind.thing
+        fault, (kind, not_asked) = handle.fault, meaning
+        if kind.apis is not None and passing.api not in kind.apis:
+            return ()
+        entities = fault.matching(passing, not_asked)
+        thing = kind.thing
         if thing is not None and getattr(fault, thing) is None:
             entities = tuple(entity for entity in entities if getattr(entity, thing) is not None)
         if not entities:

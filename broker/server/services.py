@@ -6,7 +6,7 @@ Tests: tests/server/test_broker_server.py.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -28,27 +28,31 @@ class Source:
     sasl: bool = False  # its clients can log in with SASL
     always: bool = False  # opened even where no listener has its scheme
     open_files: int = 0  # how many files besides the logs' the service would like to keep open
+    faulting: str | None = None  # the module that has its ``vocabulary`` of faults
 
 
 # By the scheme of their listeners, in the order in which they open; they close in the reverse order.
 SERVICES: Final = {
     # Always: transactions that an earlier broker has decided are carried out, and committed offsets expire.
-    "kafka": Source("broker.kafka.assembly", sasl=True, always=True),
-    "shuffle": Source("broker.shuffle.assembly", open_files=256),
-    "pulsar": Source("broker.pulsar.assembly", sasl=True),
+    "kafka": Source("broker.kafka.assembly", sasl=True, always=True, faulting="broker.kafka.faulting.faulting"),
+    "shuffle": Source("broker.shuffle.assembly", open_files=256, faulting="broker.shuffle.faulting"),
+    "pulsar": Source("broker.pulsar.assembly", sasl=True, faulting="broker.pulsar.faulting"),
     # Last: it serves the routes of the others.
     "http": Source("broker.http.assembly"),
 }
 
 
-def new_faults() -> Faults:
-    """Faults on demand, in words of Kafka's protocol."""
+def new_faults(config: BrokerConfig | None = None) -> Faults:
+    """Faults on demand, in words of the protocols of this broker; None: of all protocols that have any."""
 
-    def vocabulary() -> Vocabulary:
-        words: Vocabulary = importlib.import_module("broker.kafka.faulting.faulting").vocabulary()
-        return words
+    def vocabularies() -> Mapping[str, Vocabulary]:
+        return {
+            scheme: importlib.import_module(source.faulting).vocabulary()
+            for scheme, source in (SERVICES if config is None else sources(config)).items()
+            if source.faulting is not None
+        }
 
-    return Faults(vocabulary)
+    return Faults(vocabularies)
 
 
 def all_listeners(config: BrokerConfig) -> list[Listener]:

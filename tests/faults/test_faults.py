@@ -19,7 +19,7 @@ WORDS = Vocabulary(
 
 
 def new_faults() -> Faults:
-    return Faults(lambda: WORDS)
+    return Faults(lambda: {"": WORDS})
 
 
 def passing(api: str = "A", *entities: Entity) -> Passing:
@@ -199,6 +199,17 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.PASSED_MAX + 1 == handles[0].hits
     assert module.PASSED_MAX == len(handles[0].passed)
     assert 100 == len(handles[0].passed[0].entities)
+
+
+def test_a_fault_meets_only_what_its_kind_has_in_the_protocol() -> None:
+    other = Vocabulary({"observe": Kind(passes=True, apis=frozenset({"B"})), "new": Kind()}, ("B", "C"), ())
+    faults = Faults(lambda: {"one": WORDS, "two": other})
+    seen, reset, new = (faults.add(kind, count=None) for kind in ("observe", "reset", "new"))
+    for protocol, api in (("one", "A"), ("two", "B"), ("two", "C"), ("three", "B")):
+        faults.take(Passing(1, api, None, "User:me", protocol=protocol))
+    assert ["A", "B"] == [each.api for each in seen.passed]
+    assert ["A"] == [each.api for each in reset.passed]
+    assert ["B", "C"] == [each.api for each in new.passed]
 
 
 def test_a_detached_service_is_not_called() -> None:
