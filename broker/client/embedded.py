@@ -11,12 +11,13 @@ from broker.client.settings import Settings
 from broker.config import BrokerConfig, load
 from broker.config.listener import Listener
 from broker.errors import BrokerError, ConfigError
+from broker.log import get_logger
 from broker.runtime import forks
 from broker.runtime.directory_image import DirectoryImage
 from broker.runtime.forks import in_thread
 from broker.runtime.net import reserve_port
 from broker.runtime.temporary import TemporaryDirectory
-from broker.runtime.threads import RLock
+from broker.runtime.threads import RLock, run_aside
 
 if TYPE_CHECKING:
     from broker.faults.faults import Faults
@@ -77,6 +78,7 @@ class Broker(BrokerCalls):
         self._given_dir = data_dir = data_dir.__fspath__() if isinstance(data_dir, PathLike) else data_dir
         self._temporary: TemporaryDirectory | None = None
         self._server: Serving | None = None
+        self._restarted: Serving | None = None  # that for which a restart was asked for last
         self._turn = RLock()  # a call of one thread and a stop by another wait for each other
         self._forks = forks.count()
         self._has_own_drain = "shutdown_timeout_ms" in settings
@@ -176,6 +178,23 @@ class Broker(BrokerCalls):
             self.stop()
             self.start()
 
+    def _restart_soon(self) -> None:
+        """For a thread of the broker, which must not wait until it has ended."""
+        server = self._server
+        if server is None or self._restarted is server:
+            return
+        self._restarted = server
+
+        def restart() -> None:
+            try:
+                with self._turn:
+                    if self._server is server:
+                        self.restart()
+            except BrokerError as error:
+                get_logger("client").error("restart_failed", exc_info=error)
+
+        run_aside("broker-restart", restart)
+
     def snapshot(self) -> Snapshot:
         """The state of the broker, kept in memory, for ``reset``: topics, records, groups, transactions, users. A running broker
         is restarted for it, so that nothing changes meanwhile."""
@@ -223,6 +242,8 @@ class Broker(BrokerCalls):
             return
         with self._turn:
             try:
+                if self._faults is not None:
+                    self._faults.clear()  # a slow disk would slow down the stop
                 self.stop()
             finally:
                 call_all(self._reserved)
@@ -278,7 +299,7 @@ class Broker(BrokerCalls):
         if self._faults is None:
             from broker.server.services import new_faults  # not at the top: see ``_start``
 
-            self._faults = new_faults()
+            self._faults = new_faults(self._restart_soon)
         return self._faults
 
     @property

@@ -111,14 +111,12 @@ class ProcessBroker(Broker):
         if self._process is None:
             self._launch()  # it takes its time; the ports stay reserved meanwhile
         call_all(self._reserved)
-        cluster_id, listeners = self._call("start", config, self._after_reset)
+        cluster_id, listeners = self._call("start", config, self._has_own_drain, self._after_reset)
         return _Server(listeners, self._stop_server), cluster_id
 
-    def _stop_server(self, drain: float | None) -> bool:
-        try:
-            return bool(self._call("stop", drain))
-        except NotRunning:
-            return False
+    def _stop_server(self) -> None:
+        with contextlib.suppress(NotRunning):
+            self._call("stop")
 
     def _ask(self, function: "Callable[Concatenate[BrokerServer, P], T]", *args: P.args, **kwargs: P.kwargs) -> T:
         with self._turn:
@@ -262,12 +260,13 @@ class _ProcessFault(FaultHandle):
 class _Server:
     """What the maker knows of the server."""
 
-    def __init__(self, listeners: dict[str, str], stop: Callable[[float | None], bool]) -> None:
+    def __init__(self, listeners: dict[str, str], stop: Callable[[], None]) -> None:
         self.listeners = listeners
         self._stop = stop
 
     def stop(self, *, drain: float | None = None) -> bool:
-        return self._stop(drain)
+        self._stop()
+        return True
 
 
 def prepare(*schemes: str) -> None:
@@ -307,32 +306,59 @@ def _portable(error: Exception) -> Exception:
     return BrokerError(f"{type(error).__name__}: {error}")
 
 
+class _Inside(Broker):
+    """The broker in its process. Its directory is the maker's."""
+
+    def __init__(self, config: BrokerConfig, has_own_drain: bool, faults: Faults) -> None:
+        super().__init__(config.data_dir)
+        self._config = config
+        self._has_own_drain = has_own_drain
+        self._faults = faults
+
+    def start_after(self, after: "AfterReset | None") -> tuple[str, dict[str, str]]:
+        self._after_reset = after
+        self.start()
+        return self._cluster_id, self._addresses
+
+    def restart_soon(self) -> None:
+        self._restart_soon()
+
+    def ask(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return self._ask(getattr(importlib.import_module("broker.server.contents"), name), *args, **kwargs)
+
+
 class _Served:
-    """The server in its process, and what the maker may ask for, by name."""
+    """What the maker may ask for, by name."""
 
     def __init__(self) -> None:
         from broker.server.services import new_faults  # not at the top: the maker does not need it
 
-        self.faults = new_faults()
-        self._server: BrokerServer | None = None
+        self.faults = new_faults(self._restart_soon)
+        self._broker: _Inside | None = None
         self._data_dir = ""
 
-    def start(self, config: BrokerConfig, after: "AfterReset | None") -> tuple[str, dict[str, str]]:
-        from broker.server import contents  # see ``__init__``
-
-        self._data_dir = config.data_dir
-        server = self._server = contents.start(config, self.faults, after)
-        return server.kafka.cluster_id, server.listeners
+    def start(
+        self, config: BrokerConfig, has_own_drain: bool, after: "AfterReset | None"
+    ) -> tuple[str, dict[str, str]]:
+        if self._broker is None:
+            self._data_dir = config.data_dir
+            self._broker = _Inside(config, has_own_drain, self.faults)
+        return self._broker.start_after(after)
 
     def answer(self) -> None:
         """Shows that the process lives."""
 
-    def stop(self, drain: float | None) -> bool:
-        server, self._server = self._server, None
-        return server is not None and server.stop(drain=drain)
+    def stop(self) -> None:
+        if self._broker is not None:
+            self._broker.stop()
 
     def ask(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return getattr(importlib.import_module("broker.server.contents"), name)(self._server, *args, **kwargs)
+        assert self._broker is not None
+        return self._broker.ask(name, args, kwargs)
+
+    def _restart_soon(self) -> None:
+        if self._broker is not None:
+            self._broker.restart_soon()
 
     def add_fault(self, fault: Fault) -> tuple[int, Fault, Kind]:
         handle = self.faults.add(fault)
@@ -357,7 +383,8 @@ class _Served:
 
     def end(self) -> None:
         try:
-            self.stop(0.0)
+            if self._broker is not None:
+                self._broker.close()
         finally:
             if self._data_dir:
                 remove_when_abandoned(self._data_dir)

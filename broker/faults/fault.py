@@ -23,6 +23,8 @@ TEXT_MAX: Final = 1000
 NUMBER_MAX: Final = 2**31 - 1
 # An hour: longer than any client waits.
 DELAY_MAX_MS: Final = 3_600_000
+# Ten years.
+JUMP_MAX_MS: Final = 10 * 365 * 86_400_000
 # Names that an error message lists.
 _LISTED_MAX = 100
 
@@ -34,7 +36,9 @@ _NUMBERS = {
     "skip": (0, NUMBER_MAX),
     "seed": (-(2**63), 2**63 - 1),
     "delay_ms": (0, DELAY_MAX_MS),
+    "jump_ms": (-JUMP_MAX_MS, JUMP_MAX_MS),
 }
+_SELECTORS = ("api", "client_id", "principal", "topic", "partition", "group", "transactional_id")
 _OF_ENTITIES = ("topic", "partition", "group", "transactional_id")
 
 
@@ -67,11 +71,22 @@ class Passing:
 
 @attrs.frozen
 class Kind:
-    """What a kind of fault needs. ``fields``: those of ``error`` and ``delay_ms`` that it must have; it must not have others.
-    ``passes``: it meets every request that matches, and other faults meet the request as well."""
+    """What a kind of fault needs. ``fields``: those of ``error``, ``delay_ms`` and ``jump_ms`` that it must have; it must not
+    have others. ``passes``: it meets every request that matches, and other faults meet the request as well. ``of_machine``: it
+    meets no requests, but what the broker has its machine do, and by default all of that until it is removed."""
 
     fields: frozenset[str] = frozenset()
     passes: bool = False
+    of_machine: bool = False
+
+
+# Of no protocol. Whoever starts the broker can carry them out (broker.server.machine), or cannot.
+MACHINE_KINDS: Final[Mapping[str, Kind]] = {
+    "restart": Kind(),
+    "disk_full": Kind(of_machine=True),
+    "slow_fsync": Kind(frozenset({"delay_ms"}), of_machine=True),
+    "clock_jump": Kind(frozenset({"jump_ms"}), of_machine=True),
+}
 
 
 @attrs.frozen
@@ -84,15 +99,20 @@ class Vocabulary:
 
     def checked(self, fault: "Fault") -> "Fault":
         """The fault with the names as they are in here. Raises ConfigError for one that cannot be carried out."""
-        kind = self.kinds[_known("kind", fault.kind, self.kinds)]
-        for field in ("error", "delay_ms"):
+        name = _known("kind", fault.kind, self.kinds)
+        kind = self.kinds[name]
+        for field in ("error", "delay_ms", "jump_ms"):
             is_given = getattr(fault, field) is not None
             if is_given != (field in kind.fields):
                 raise ConfigError(
                     f"{'Leave out' if is_given else 'Give'} {field} for a fault of the kind {fault.kind!r}."
                 )
+        for field in _SELECTORS if kind.of_machine else ():
+            if getattr(fault, field) is not None:
+                raise ConfigError(f"Leave out {field} for a fault of the kind {fault.kind!r}: it meets no requests.")
         return attrs.evolve(
             fault,
+            kind=name,
             api=None if fault.api is None else _known("api", fault.api, self.apis),
             error=None if fault.error is None else _known("error", fault.error, self.errors),
         )
@@ -130,6 +150,13 @@ def _check_probability(_fault: Any, _attribute: Any, value: Any) -> None:
         raise ConfigError("Give probability of a fault as a number from 0 to 1.")
 
 
+_WITHOUT_COUNT = {_plain(name) for name, kind in MACHINE_KINDS.items() if kind.of_machine}
+
+
+def _usual_count(fault: "Fault") -> int | None:
+    return None if _plain(fault.kind) in _WITHOUT_COUNT else 1
+
+
 _text: Any = attrs.validators.optional(_check_text)
 _number: Any = attrs.validators.optional(_check_number)
 
@@ -140,7 +167,8 @@ class Fault:
 
     Of the requests that match, the first ``skip`` pass, each of the others is taken with ``probability`` (drawn from ``seed``, so
     always in the same order), and the fault ends after ``count`` of these (None: it is in force until it is removed). A
-    request is one of ``count``, however many of its entities match.
+    request is one of ``count``, however many of its entities match. Faults of the machine count writes, fsyncs and looks at the
+    clock in place of requests, and their ``count`` is None unless it is given.
 
     ``when``: called last, with the passing; False lets it pass. In Python only. It runs on a thread of the broker and must not
     wait for the broker.
@@ -154,11 +182,12 @@ class Fault:
     partition: int | None = attrs.field(default=None, validator=_number)
     group: str | None = attrs.field(default=None, validator=_text)
     transactional_id: str | None = attrs.field(default=None, validator=_text)
-    count: int | None = attrs.field(default=1, validator=_number)
+    count: int | None = attrs.field(default=attrs.Factory(_usual_count, takes_self=True), validator=_number)
     skip: int = attrs.field(default=0, validator=_check_number)
     probability: float = attrs.field(default=1.0, validator=_check_probability)
     seed: int = attrs.field(default=0, validator=_check_number)
     delay_ms: int | None = attrs.field(default=None, validator=_number)
+    jump_ms: int | None = attrs.field(default=None, validator=_number)
     error: str | None = attrs.field(default=None, validator=_text)
     when: Callable[[Passing], bool] | None = None
 
@@ -177,12 +206,11 @@ class Fault:
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the defaults, as ``fault_of`` reads it."""
-        fields = attrs.fields(Fault)
-        return {
-            field.name: value
-            for field in fields
-            if field.name != "when" and (value := getattr(self, field.name)) != field.default
+        usual = {field.name: field.default for field in attrs.fields(Fault)} | {
+            "count": _usual_count(self),
+            "when": self.when,
         }
+        return {name: value for name, default in usual.items() if (value := getattr(self, name)) != default}
 
 
 def fault_of(values: Mapping[str, Any]) -> Fault:

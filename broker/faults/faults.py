@@ -7,7 +7,7 @@ held while ``Fault.when`` is called.
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 import attrs
@@ -107,9 +107,15 @@ class Taken(NamedTuple):
 class Faults:
     """``add`` a fault; the first that was added and matches a request is the one that it meets."""
 
-    def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
-        """``vocabulary``: called for the first fault, not before."""
+    def __init__(
+        self, vocabulary: Callable[[], Vocabulary], actions: Mapping[str, Callable[[], object]] | None = None
+    ) -> None:
+        """``vocabulary``: called for the first fault, not before. ``actions``, by kind: called when a request has met a fault of
+        this kind, on the request's thread. They must not block."""
         self._vocabulary = vocabulary
+        self._actions = actions or {}
+        # The kinds of the machine that are in force. Whoever uses the machine looks here each time, without the lock.
+        self.of_machine: frozenset[str] = frozenset()
         self.changed = Condition()
         self._added: dict[int, FaultHandle] = {}  # by number: all that were not removed
         self._in_force: tuple[FaultHandle, ...] = ()
@@ -176,12 +182,26 @@ class Faults:
         """The fault that this request meets: the first that matches. Faults that let requests pass meet it in any case."""
         met = None
         for handle in self._in_force:
-            if met is not None and not handle.kind.passes:
+            if handle.kind.of_machine or (met is not None and not handle.kind.passes):
                 continue
             entities = self._met(handle, passing)
             if entities and not handle.kind.passes:
                 met = Taken(handle.fault, entities)
+        if met is not None and met.fault.kind in self._actions:
+            self._actions[met.fault.kind]()
         return met
+
+    def meet(self, kind: str, passing: Passing) -> FaultHandle | None:
+        """The first fault of this kind, one of the machine, that takes the passing."""
+        for handle in self._in_force:
+            if handle.fault.kind == kind and self._met(handle, passing):
+                return handle
+        return None
+
+    def hold(self, handle: FaultHandle, seconds: float) -> None:
+        """Wait so long, or until the fault is removed."""
+        with self.changed:
+            self.changed.wait_for(lambda: handle.number not in self._added, seconds)
 
     def _met(self, handle: FaultHandle, passing: Passing) -> tuple[Entity, ...]:
         """The entities of the request that are hit by this fault."""
@@ -202,6 +222,8 @@ class Faults:
 
     def _put_in_force(self, handles: tuple[FaultHandle, ...]) -> None:
         before, self._in_force = bool(self._in_force), handles
+        self.of_machine = frozenset(handle.fault.kind for handle in handles if handle.kind.of_machine)
+        self.changed.notify_all()
         if before != bool(handles):
             for callback in self._attached:
                 callback(bool(handles))

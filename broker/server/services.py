@@ -13,7 +13,7 @@ import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.errors import ConfigError
-from broker.faults.fault import Vocabulary
+from broker.faults.fault import MACHINE_KINDS, Vocabulary
 from broker.faults.faults import Faults
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime.threads import Body
@@ -41,14 +41,15 @@ SERVICES: Final = {
 }
 
 
-def new_faults() -> Faults:
-    """Faults on demand, in words of Kafka's protocol."""
+def new_faults(restart: Callable[[], object] | None = None) -> Faults:
+    """Faults on demand, in words of Kafka's protocol. With ``restart``, which stops and starts the broker and is called by its
+    threads, also faults of the machine: for a broker that has a ``broker.server.machine``."""
 
     def vocabulary() -> Vocabulary:
         words: Vocabulary = importlib.import_module("broker.kafka.faulting.faulting").vocabulary()
-        return words
+        return words if restart is None else attrs.evolve(words, kinds={**words.kinds, **MACHINE_KINDS})
 
-    return Faults(vocabulary)
+    return Faults(vocabulary, {} if restart is None else {"restart": restart})
 
 
 def all_listeners(config: BrokerConfig) -> list[Listener]:

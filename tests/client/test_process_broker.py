@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer
 
 from broker.client import Broker, ProcessBroker
 from broker.client.broker_calls import NotRunning
-from broker.errors import BrokerError, ConfigError, Refusal
+from broker.errors import BrokerError, ConfigError, Refusal, StorageError
 from tests.waiting import wait_for
 
 InThread = Callable[[Callable[[], object]], threading.Thread]
@@ -202,6 +202,22 @@ def test_faults_stay_until_the_process_ends(broker: ProcessBroker) -> None:
     broker.faults.add("observe")
     broker.faults.clear()
     assert [] == broker.faults.list()
+
+
+def test_machine_of_the_process_has_faults(broker: ProcessBroker) -> None:
+    broker.create_topic("orders")
+    pid = broker.pid
+    with broker.faults.add("disk_full") as full, pytest.raises(StorageError):
+        broker.produce("orders", ["lost"])
+    assert full.hits > 0
+    restart = broker.faults.add("restart", api="PRODUCE")
+    writing = producer(broker)
+    writing.produce("orders", b"one")
+    assert 0 == writing.flush(60)
+    restart.wait()
+    assert [b"one"] == values(broker, "orders")
+    broker.restart()
+    assert ([b"one"], pid) == (values(broker, "orders"), broker.pid)
 
 
 def test_faults_can_be_added_before_the_start() -> None:

@@ -7,10 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from broker.faults.fault import DELAY_MAX_MS, NUMBER_MAX, TEXT_MAX, Entity, Fault, Kind, Passing, Vocabulary, fault_of
+from broker.faults.fault import (
+    DELAY_MAX_MS,
+    JUMP_MAX_MS,
+    MACHINE_KINDS,
+    NUMBER_MAX,
+    TEXT_MAX,
+    Entity,
+    Fault,
+    Kind,
+    Passing,
+    Vocabulary,
+    fault_of,
+)
 
+KINDS = {"observe": Kind(passes=True), "error": Kind(frozenset({"error"})), "delay": Kind(frozenset({"delay_ms"}))}
 WORDS = Vocabulary(
-    kinds={"observe": Kind(passes=True), "error": Kind(frozenset({"error"})), "delay": Kind(frozenset({"delay_ms"}))},
+    kinds=KINDS,
     apis=("PRODUCE", "OFFSET_COMMIT"),
     errors=("NOT_COORDINATOR", "FENCED"),
 )
@@ -28,7 +41,7 @@ PASSINGS = st.builds(
 )
 FAULTS = st.builds(
     Fault,
-    kind=st.text(max_size=TEXT_MAX),
+    kind=st.sampled_from(list(MACHINE_KINDS)) | st.text(max_size=TEXT_MAX),
     api=MAYBE,
     client_id=MAYBE,
     principal=MAYBE,
@@ -36,13 +49,14 @@ FAULTS = st.builds(
     partition=PARTITIONS,
     group=MAYBE,
     transactional_id=MAYBE,
-    count=st.none() | st.integers(1, NUMBER_MAX),
     skip=st.integers(0, NUMBER_MAX),
     probability=st.floats(0, 1),
     seed=st.integers(-(2**63), 2**63 - 1),
     delay_ms=st.none() | st.integers(0, DELAY_MAX_MS),
+    jump_ms=st.none() | st.integers(-JUMP_MAX_MS, JUMP_MAX_MS),
     error=MAYBE,
 )
+FAULTS |= st.builds(attrs.evolve, FAULTS, count=st.none() | st.integers(1, NUMBER_MAX))
 
 
 @given(fault=FAULTS)
@@ -97,6 +111,36 @@ def test_a_wrong_fault_is_explained(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         WORDS.checked(fault_of(fields))
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"kind": "disk_full", "topic": "t"},
+            "Leave out topic for a fault of the kind 'disk_full': it meets no requests.",
+        ),
+        ({"kind": "slow_fsync", "delay_ms": 1, "api": "PRODUCE"}, "Leave out api"),
+        ({"kind": "slow_fsync", "jump_ms": 1}, "Give delay_ms"),
+        ({"kind": "clock_jump", "jump_ms": JUMP_MAX_MS + 1}, "jump_ms of a fault as a whole number from -"),
+        ({"kind": "clock_jump"}, "Give jump_ms"),
+    ],
+)
+def test_a_wrong_fault_of_the_machine_is_explained(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Vocabulary(MACHINE_KINDS, WORDS.apis, WORDS.errors).checked(fault_of(fields))
+    assert says in str(error.value)
+
+
+def test_faults_of_the_machine_last_until_they_are_removed() -> None:
+    words = Vocabulary(MACHINE_KINDS, WORDS.apis, WORDS.errors)
+    assert (None, 3) == (Fault(kind="disk_full").count, Fault(kind="disk_full", count=3).count)
+    assert ("disk_full", None) == attrs.astuple(words.checked(Fault(kind="DiskFull")), filter=_is_kind_or_count)
+    assert ("restart", 1) == attrs.astuple(words.checked(Fault(kind="Restart")), filter=_is_kind_or_count)
+
+
+def _is_kind_or_count(attribute: Any, _value: Any) -> bool:
+    return attribute.name in ("kind", "count")
 
 
 @pytest.mark.parametrize("spelt", ["OFFSET_COMMIT", "OffsetCommit", "offset_commit"])

@@ -13,6 +13,7 @@ with which it is handled, or None if the fault has dealt with it.
 | error_after | done | has the error code for the entities that match |
 | lost | done | never sent, nor any later one: the connection stays open and is no longer read from |
 | reset, reset_after | not done; done | none: the connection is closed |
+| restart | not done | none: ``Faults.take`` has the broker restarted |
 
 An error code goes where the API's answer has it: to the partition, topic or group, else to the whole answer. An answer
 that has errors only for what it lists, such as Metadata about all topics, is made first and then lists them with the code.
@@ -123,7 +124,7 @@ class Faulting:
     ) -> Answer | None:
         """What shall become of the answer, or None if the request is dealt with."""
         fault = taken.fault
-        if fault.kind == "reset" or (fault.kind == "error" and body is None):
+        if fault.kind in ("reset", "restart") or (fault.kind == "error" and body is None):
             outbox.close(request)
             return None
         if fault.kind == "error":
