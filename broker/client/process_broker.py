@@ -18,7 +18,7 @@ from broker.client.embedded import Broker, PathLike, Serving, call_all, when_dro
 from broker.client.settings import Settings
 from broker.config import BrokerConfig
 from broker.errors import BrokerError, ConfigError
-from broker.faults.fault import Fault, Kind, Passing, Vocabulary, fault_of
+from broker.faults.fault import Fault, Passing, fault_of
 from broker.faults.faults import FaultHandle, Faults
 from broker.runtime import forks
 from broker.runtime.clock import SystemClock
@@ -149,6 +149,7 @@ class ProcessBroker(Broker):
         except ChildProcessError as error:
             raise BrokerError(f"The broker's process could not be started: {error}") from None
         self._dropped[:] = [process.channel.close]
+        self._call("begin", self._config)
         return process
 
     def _end(self) -> None:
@@ -168,7 +169,7 @@ class _ProcessFaults(Faults):
     """The faults in the process, for its maker."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
-        super().__init__(lambda: Vocabulary({}, (), ()))  # only the process checks faults
+        super().__init__(dict)  # only the process checks faults
         self._call = call
         self._handles: dict[int, _ProcessFault] = {}  # by number: all that were not removed
 
@@ -181,6 +182,9 @@ class _ProcessFaults(Faults):
         handle = _ProcessFault(self, *self._call("add_fault", fault))
         self._handles[handle.number] = handle
         return handle
+
+    def trigger(self, kind: str | Fault, **fields: Any) -> None:
+        self._call("trigger_fault", kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields}))
 
     def list(self) -> Sequence[FaultHandle]:
         return [self._handles[number] for number in sorted(self._handles.copy())]
@@ -228,8 +232,8 @@ class _Seen(NamedTuple):
 
 
 class _ProcessFault(FaultHandle):
-    def __init__(self, faults: _ProcessFaults, number: int, fault: Fault, kind: Kind) -> None:
-        super().__init__(faults, number, fault, kind)
+    def __init__(self, faults: _ProcessFaults, number: int, fault: Fault) -> None:
+        super().__init__(faults, number, fault, {})
         self._there = faults
         self.seen = _Seen(0, fault.count, [])
 
@@ -331,18 +335,22 @@ class _Served:
     """What the maker may ask for, by name."""
 
     def __init__(self) -> None:
-        from broker.server.services import new_faults  # not at the top: the maker does not need it
-
-        self.faults = new_faults(self._restart_soon)
+        self._faults: Faults
         self._broker: _Inside | None = None
         self._data_dir = ""
+
+    def begin(self, config: BrokerConfig) -> None:
+        """Called first."""
+        from broker.server.services import new_faults  # not at the top: the maker does not need it
+
+        self._faults = new_faults(config, self._restart_soon)
 
     def start(
         self, config: BrokerConfig, has_own_drain: bool, after: "AfterReset | None"
     ) -> tuple[str, dict[str, str]]:
         if self._broker is None:
             self._data_dir = config.data_dir
-            self._broker = _Inside(config, has_own_drain, self.faults)
+            self._broker = _Inside(config, has_own_drain, self._faults)
         return self._broker.start_after(after)
 
     def answer(self) -> None:
@@ -360,9 +368,12 @@ class _Served:
         if self._broker is not None:
             self._broker.restart_soon()
 
-    def add_fault(self, fault: Fault) -> tuple[int, Fault, Kind]:
-        handle = self.faults.add(fault)
-        return handle.number, handle.fault, handle.kind
+    def add_fault(self, fault: Fault) -> tuple[int, Fault]:
+        handle = self._faults.add(fault)
+        return handle.number, handle.fault
+
+    def trigger_fault(self, fault: Fault) -> None:
+        self._faults.trigger(fault)
 
     def look_at_fault(self, number: int) -> "_Seen":
         return self._seen(self._fault(number))
@@ -373,7 +384,7 @@ class _Served:
         return self._seen(handle)
 
     def _fault(self, number: int) -> FaultHandle:
-        handle = self.faults.get(number)
+        handle = self._faults.get(number)
         assert handle is not None
         return handle
 

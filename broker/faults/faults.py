@@ -1,19 +1,20 @@
 """The faults that are in force, in the order in which they were added, and what each of them has met.
 
 ``Faults`` belongs to whoever starts the broker, and outlives its stops and starts. A service asks it about each request that
-passes (``take``); ``attach`` tells the service whether there is anything to ask. Any thread may call anything. The lock is not
-held while ``Fault.when`` is called.
+passes (``take``); ``attach`` tells the service whether there is anything to ask. ``trigger`` has a fault happen without a
+request. Any thread may call anything. The lock is not held while ``Fault.when`` is called, or a triggered fault happens.
 """
 
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 import attrs
 
-from broker.errors import ConfigError
-from broker.faults.fault import Entity, Fault, Kind, Passing, Vocabulary, fault_of
+from broker.errors import BrokerError, ConfigError
+from broker.faults.fault import Entity, Fault, Meaning, Passing, Vocabularies, Vocabulary, fault_of
 from broker.runtime.threads import Condition
 
 # Each request is compared with all of them.
@@ -23,13 +24,20 @@ PASSED_MAX: Final = 1000
 _ENTITIES_MAX = 100
 
 
+_MACHINE = "machine"
+# Makes a fault happen that was triggered, and returns when it is done.
+CarryOut = Callable[[Fault], object]
+_NOTHING: Mapping[str, CarryOut] = MappingProxyType({})
+
+
 class FaultHandle:
     """A fault that was added. At the end of a ``with`` block it is removed."""
 
-    def __init__(self, faults: "Faults", number: int, fault: Fault, kind: Kind) -> None:
+    def __init__(self, faults: "Faults", number: int, fault: Fault, meanings: Mapping[str, Meaning]) -> None:
+        """``meanings``: in each protocol that the fault is about."""
         self.number = number
         self.fault = fault
-        self.kind = kind
+        self.meanings = meanings
         self._faults = faults
         self._hits = 0
         self._matched = 0
@@ -108,34 +116,47 @@ class Faults:
     """``add`` a fault; the first that was added and matches a request is the one that it meets."""
 
     def __init__(
-        self, vocabulary: Callable[[], Vocabulary], actions: Mapping[str, Callable[[], object]] | None = None
+        self,
+        vocabularies: Callable[[], Mapping[str, Vocabulary]],
+        actions: Mapping[str, Callable[[], object]] = MappingProxyType({}),
     ) -> None:
-        """``vocabulary``: called for the first fault, not before. ``actions``, by kind: called when a request has met a fault of
-        this kind, on the request's thread. They must not block."""
-        self._vocabulary = vocabulary
-        self._actions = actions or {}
-        # The kinds of the machine that are in force. Whoever uses the machine looks here each time, without the lock.
+        """``vocabularies``: by protocol; called for a fault, not before. ``actions``, by kind: called when a request has met a
+        fault of this kind, on the request's thread. They must not block."""
+        self._vocabularies = vocabularies
+        self._actions = actions
+        # The kinds in force that are faults of the machine. The machine looks here each time, without the lock.
         self.of_machine: frozenset[str] = frozenset()
         self.changed = Condition()
         self._added: dict[int, FaultHandle] = {}  # by number: all that were not removed
         self._in_force: tuple[FaultHandle, ...] = ()
         self._last = 0
-        self._attached: list[Callable[[bool], object]] = []
+        self._attached: list[tuple[Callable[[bool], object], Mapping[str, CarryOut]]] = []
 
     def add(self, kind: str | Fault, **fields: Any) -> FaultHandle:
         """Add ``Fault(kind=kind, **fields)``, or a ``Fault`` as it is. Requests that arrive from now on meet it. Raises
         ConfigError for a fault that cannot be carried out, and for more than ``FAULTS_MAX``."""
         fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
-        vocabulary = self._vocabulary()
-        fault = vocabulary.checked(fault)
+        fault, meanings = Vocabularies(self._vocabularies()).checked(fault)
         with self.changed:
             if len(self._added) >= FAULTS_MAX:
                 raise ConfigError(f"There are {FAULTS_MAX} faults: remove some, also of those that are used up.")
             self._last += 1
-            handle = FaultHandle(self, self._last, fault, vocabulary.kinds[fault.kind])
+            handle = FaultHandle(self, self._last, fault, meanings)
             self._added[handle.number] = handle
             self._put_in_force((*self._in_force, handle))
         return handle
+
+    def trigger(self, kind: str | Fault, **fields: Any) -> None:
+        """Have a fault that changes the broker happen now: ``trigger("rebalance", group="g")``. Returns when it is done. Raises
+        ConfigError for a fault that needs a request or other fields, BrokerError where no broker runs that can do it, and if
+        there is no such group, topic or transactional id. Not on a thread of the broker."""
+        fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
+        fault = Vocabularies(self._vocabularies()).checked_by_hand(fault)
+        with self.changed:
+            able = [carry_out[fault.kind] for _, carry_out in self._attached if fault.kind in carry_out]
+        if not able:
+            raise BrokerError(f"No broker is running that a fault of the kind {fault.kind!r} could happen to.")
+        able[0](fault)
 
     def list(self) -> Sequence[FaultHandle]:
         """All that were not removed, those that are used up included, in the order in which they were added."""
@@ -165,36 +186,37 @@ class Faults:
 
     # -- services -----------------------------------------------------------------------------------------------------
 
-    def attach(self, callback: Callable[[bool], object]) -> None:
-        """``callback`` is called now, and when the first fault is added or the last one ends: whether there is any. It is
-        called with the lock held."""
+    def attach(self, callback: Callable[[bool], object], carry_out: Mapping[str, CarryOut] = _NOTHING) -> None:
+        """``callback`` is called now, and when the first fault that requests may meet is added or the last one ends: whether
+        there is any. It is called with the lock held. ``carry_out``: by kind, what makes a fault happen that was triggered: it
+        blocks until that is done, and raises BrokerError."""
         with self.changed:
-            self._attached.append(callback)
-            callback(bool(self._in_force))
+            self._attached.append((callback, carry_out))
+            callback(self._may_meet_requests())
 
     def detach(self, callback: Callable[[bool], object]) -> None:
         """Undo ``attach``. Does nothing if that was not called."""
         with self.changed:
-            if callback in self._attached:
-                self._attached.remove(callback)
+            self._attached = [each for each in self._attached if each[0] != callback]
 
     def take(self, passing: Passing) -> Taken | None:
         """The fault that this request meets: the first that matches. Faults that let requests pass meet it in any case."""
         met = None
         for handle in self._in_force:
-            if handle.kind.of_machine or (met is not None and not handle.kind.passes):
+            meaning = handle.meanings.get(passing.protocol)
+            if meaning is None or (met is not None and not meaning.kind.passes):
                 continue
-            entities = self._met(handle, passing)
-            if entities and not handle.kind.passes:
+            entities = self._met(handle, meaning, passing)
+            if entities and not meaning.kind.passes:
                 met = Taken(handle.fault, entities)
         if met is not None and met.fault.kind in self._actions:
             self._actions[met.fault.kind]()
         return met
 
     def meet(self, kind: str, passing: Passing) -> FaultHandle | None:
-        """The first fault of this kind, one of the machine, that takes the passing."""
+        """The first fault of this kind, one of the machine's, that takes the passing."""
         for handle in self._in_force:
-            if handle.fault.kind == kind and self._met(handle, passing):
+            if handle.fault.kind == kind and self._met(handle, handle.meanings[passing.protocol], passing):
                 return handle
         return None
 
@@ -203,10 +225,15 @@ class Faults:
         with self.changed:
             self.changed.wait_for(lambda: handle.number not in self._added, seconds)
 
-    def _met(self, handle: FaultHandle, passing: Passing) -> tuple[Entity, ...]:
+    def _met(self, handle: FaultHandle, meaning: Meaning, passing: Passing) -> tuple[Entity, ...]:
         """The entities of the request that are hit by this fault."""
-        fault = handle.fault
-        entities = fault.matching(passing)
+        fault, (kind, not_asked) = handle.fault, meaning
+        if kind.apis is not None and passing.api not in kind.apis:
+            return ()
+        entities = fault.matching(passing, not_asked)
+        thing = kind.thing
+        if thing is not None and getattr(fault, thing) is None:
+            entities = tuple(entity for entity in entities if getattr(entity, thing) is not None)
         if not entities:
             return ()
         matched = attrs.evolve(passing, entities=entities[:_ENTITIES_MAX])
@@ -221,9 +248,13 @@ class Faults:
         return entities
 
     def _put_in_force(self, handles: tuple[FaultHandle, ...]) -> None:
-        before, self._in_force = bool(self._in_force), handles
-        self.of_machine = frozenset(handle.fault.kind for handle in handles if handle.kind.of_machine)
+        before, self._in_force = self._may_meet_requests(), handles
+        self.of_machine = frozenset(handle.fault.kind for handle in handles if _MACHINE in handle.meanings)
         self.changed.notify_all()
-        if before != bool(handles):
-            for callback in self._attached:
-                callback(bool(handles))
+        after = self._may_meet_requests()
+        if before != after:
+            for callback, _ in self._attached:
+                callback(after)
+
+    def _may_meet_requests(self) -> bool:
+        return any(_MACHINE not in handle.meanings for handle in self._in_force)

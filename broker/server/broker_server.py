@@ -67,7 +67,7 @@ class BrokerServer:
         self.config = config
         self.runtime = runtime if runtime is not None else system_runtime()
         self.metrics = Registry()
-        self.faults = new_faults() if faults is None else faults
+        self.faults = new_faults(config) if faults is None else faults
         self.started_ms = 0
         self.crash: BaseException | None = None
         self._open_catalogue = open_catalogue

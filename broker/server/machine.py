@@ -70,7 +70,7 @@ class _Work:
     def _meet(self, kind: str, what: str) -> FaultHandle | None:
         if kind not in self.faults.of_machine:
             return None
-        return self.faults.meet(kind, Passing(SystemClock.time_ms(), what, None, ""))
+        return self.faults.meet(kind, Passing(SystemClock.time_ms(), what, None, "", protocol="machine"))
 
 
 class _Clock:

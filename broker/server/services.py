@@ -6,14 +6,14 @@ Tests: tests/server/test_broker_server.py.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.errors import ConfigError
-from broker.faults.fault import MACHINE_KINDS, Vocabulary
+from broker.faults.fault import MACHINE, Kind, Vocabulary
 from broker.faults.faults import Faults
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime.threads import Body
@@ -28,28 +28,36 @@ class Source:
     sasl: bool = False  # its clients can log in with SASL
     always: bool = False  # opened even where no listener has its scheme
     open_files: int = 0  # how many files besides the logs' the service would like to keep open
+    faulting: str | None = None  # the module that has its ``vocabulary`` of faults
 
 
 # By the scheme of their listeners, in the order in which they open; they close in the reverse order.
 SERVICES: Final = {
     # Always: transactions that an earlier broker has decided are carried out, and committed offsets expire.
-    "kafka": Source("broker.kafka.assembly", sasl=True, always=True),
+    "kafka": Source("broker.kafka.assembly", sasl=True, always=True, faulting="broker.kafka.faulting.faulting"),
     "shuffle": Source("broker.shuffle.assembly", open_files=256),
-    "pulsar": Source("broker.pulsar.assembly", sasl=True),
+    "pulsar": Source("broker.pulsar.assembly", sasl=True, faulting="broker.pulsar.faulting"),
     # Last: it serves the routes of the others.
     "http": Source("broker.http.assembly"),
 }
 
 
-def new_faults(restart: Callable[[], object] | None = None) -> Faults:
-    """Faults on demand, in words of Kafka's protocol. With ``restart``, which stops and starts the broker and is called by its
-    threads, also faults of the machine: for a broker that has a ``broker.server.machine``."""
+def new_faults(config: BrokerConfig, restart: Callable[[], object] | None = None) -> Faults:
+    """Faults on demand, in words of the protocols of this broker. With ``restart``, which stops and starts the broker and is
+    called by its threads, also faults of the machine: for a broker that has a ``broker.server.machine``."""
 
-    def vocabulary() -> Vocabulary:
-        words: Vocabulary = importlib.import_module("broker.kafka.faulting.faulting").vocabulary()
-        return words if restart is None else attrs.evolve(words, kinds={**words.kinds, **MACHINE_KINDS})
+    def vocabularies() -> Mapping[str, Vocabulary]:
+        words: dict[str, Vocabulary] = {
+            scheme: importlib.import_module(source.faulting).vocabulary()
+            for scheme, source in sources(config).items()
+            if source.faulting is not None
+        }
+        if restart is None:
+            return words
+        more = {scheme: attrs.evolve(each, kinds={**each.kinds, "restart": Kind()}) for scheme, each in words.items()}
+        return {**more, "machine": MACHINE}
 
-    return Faults(vocabulary, {} if restart is None else {"restart": restart})
+    return Faults(vocabularies, {} if restart is None else {"restart": restart})
 
 
 def all_listeners(config: BrokerConfig) -> list[Listener]:

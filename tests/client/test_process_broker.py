@@ -204,6 +204,15 @@ def test_faults_stay_until_the_process_ends(broker: ProcessBroker) -> None:
     assert [] == broker.faults.list()
 
 
+def test_faults_happen_by_hand_in_the_process(broker: ProcessBroker) -> None:
+    broker.create_topic("orders")
+    broker.faults.trigger("partitions_added", topic="orders", partitions=2)
+    broker.produce("orders", ["one"], partition=2)
+    assert [2] == [record.partition for record in broker.records("orders")]
+    with pytest.raises(ConfigError, match="no kind"):
+        broker.faults.trigger("eror")
+
+
 def test_machine_of_the_process_has_faults(broker: ProcessBroker) -> None:
     broker.create_topic("orders")
     pid = broker.pid

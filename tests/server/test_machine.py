@@ -17,6 +17,7 @@ from broker.errors import ConfigError, StorageError
 from broker.runtime.clock import SystemClock
 from broker.server import BrokerServer
 from broker.server.machine import Machine
+from tests.pulsar.clients import client as pulsar_client
 from tests.waiting import wait_for
 
 HOUR_MS = 3_600_000
@@ -181,6 +182,27 @@ def test_request_restarts_the_broker(broker: Broker) -> None:
     assert [b"one"] == values(broker)
     assert (1, 0, address) == (restart.hits, restart.left, broker.bootstrap_servers)
     assert server is not broker.server
+
+
+def test_pulsar_s_commands_restart_it() -> None:
+    with (
+        Broker(listeners=("pulsar://127.0.0.1:0",)) as broker,
+        pulsar_client(f"pulsar://{broker.address('pulsar')}") as it,
+    ):
+        server, producer = broker.server, it.create_producer("orders")
+        restart = broker.faults.add("restart", api="SEND", topic="orders")
+        producer.send(b"one")
+        restart.wait()
+        assert [b"one"] == values(broker)
+        assert server is not broker.server
+
+
+def test_faults_of_the_machine_keep_no_request_from_its_usual_way(broker: Broker) -> None:
+    told: list[bool] = []
+    broker.faults.attach(told.append)
+    with broker.faults.add("disk_full"), broker.faults.add("observe"):
+        assert [False, True] == told
+    assert [False, True, False] == told
 
 
 def test_many_requests_restart_it_once_at_a_time(broker: Broker) -> None:
