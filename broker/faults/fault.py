@@ -42,7 +42,7 @@ _NUMBERS = {
     "partitions": (1, NUMBER_MAX),
 }
 _OF_PASSING = ("protocol", "api", "client_id", "principal")
-_OF_ENTITIES = ("topic", "partition", "group", "transactional_id", "subscription")
+_OF_ENTITIES = ("topic", "partition", "group", "transactional_id", "subscription", "partition_id")
 _SELECTORS = (*_OF_PASSING[1:], *_OF_ENTITIES)
 # Fields that say what happens. The others say to what, and how often.
 _OF_KINDS = ("error", "delay_ms", "jump_ms", "member_id", "offset", "partitions")
@@ -56,6 +56,7 @@ class Entity(NamedTuple):
     group: str | None = None
     transactional_id: str | None = None
     subscription: str | None = None
+    partition_id: str | None = None  # of the shuffle service: 120 hex digits
 
 
 @attrs.frozen
@@ -105,15 +106,15 @@ def _every_name(_api: str) -> Collection[str]:
 @attrs.frozen
 class Vocabulary:
     """What is possible in a protocol, by name. APIs and errors are written as here, or as ``OffsetCommit`` for OFFSET_COMMIT.
-    ``names_of``: the fields of entities that requests of this API may have. ``topic``: the name of a topic as requests have it
-    here, for a name as clients may write it; raises ConfigError. ``selectors``: the fields that faults may have to say what they
-    meet."""
+    ``names_of``: the fields of entities that requests of this API may have. ``plain``: the fault with names as requests have
+    them here, for names as clients may write them; raises ConfigError. ``selectors``: the fields by which a fault may say what
+    it meets."""
 
     kinds: Mapping[str, Kind]
     apis: tuple[str, ...]
     errors: tuple[str, ...]
     names_of: Callable[[str], Collection[str]] = _every_name
-    topic: Callable[[str], str] | None = None
+    plain: Callable[["Fault"], "Fault"] = lambda fault: fault
     selectors: tuple[str, ...] = _SELECTORS
 
     def checked(self, fault: "Fault") -> "Fault":
@@ -122,6 +123,9 @@ class Vocabulary:
         thing = self.kinds[fault.kind].thing
         if thing is not None and getattr(fault, thing) is None and not self._may_name(fault, thing):
             raise ConfigError(f"Give {thing} for a fault of the kind {fault.kind!r}: no {fault.api} request names one.")
+        for field in set(_OF_ENTITIES) - self.not_asked(fault):
+            if getattr(fault, field) is not None and not self._may_name(fault, field):
+                raise ConfigError(f"Leave out {field}: no {fault.api} request names one, so none would ever match.")
         return fault
 
     def checked_by_hand(self, fault: "Fault") -> "Fault":
@@ -240,9 +244,7 @@ class Vocabularies:
             raise ConfigError(f"Several protocols have {named}: give {', '.join(others)} or {last}.")
         fault = next(iter(checked.values()))  # without names of APIs and errors, all are the same
         for name in checked:
-            plain = possible[name].topic
-            if plain is not None and fault.topic is not None:
-                fault = attrs.evolve(fault, topic=plain(fault.topic))
+            fault = possible[name].plain(fault)
         return fault, {name: possible[name] for name in checked}
 
     @staticmethod
@@ -326,6 +328,7 @@ class Fault:
     group: str | None = attrs.field(default=None, validator=_text)
     transactional_id: str | None = attrs.field(default=None, validator=_text)
     subscription: str | None = attrs.field(default=None, validator=_text)
+    partition_id: str | None = attrs.field(default=None, validator=_text)
     protocol: str | None = attrs.field(default=None, validator=_text)
     count: int | None = attrs.field(default=attrs.Factory(_usual_count, takes_self=True), validator=_number)
     skip: int = attrs.field(default=0, validator=_check_number)

@@ -25,6 +25,8 @@ _ENTITIES_MAX = 100
 
 
 _MACHINE = "machine"
+# The kind of a fault after which the broker is restarted. To the request's service it is a ``reset``.
+RESTART: Final = "restart"
 # Makes a fault happen that was triggered, and returns when it is done.
 CarryOut = Callable[[Fault], object]
 _NOTHING: Mapping[str, CarryOut] = MappingProxyType({})
@@ -118,12 +120,12 @@ class Faults:
     def __init__(
         self,
         vocabularies: Callable[[], Mapping[str, Vocabulary]],
-        actions: Mapping[str, Callable[[], object]] = MappingProxyType({}),
+        restart: Callable[[], object] | None = None,
     ) -> None:
-        """``vocabularies``: by protocol; called for a fault, not before. ``actions``, by kind: called when a request has met a
-        fault of this kind, on the request's thread. They must not block."""
+        """``vocabularies``: by protocol; called for a fault, not before. ``restart`` has the broker stopped and started. It is
+        called on the thread of the request that has met a ``RESTART``, and must not block."""
         self._vocabularies = vocabularies
-        self._actions = actions
+        self._restart = restart
         # The kinds in force that are faults of the machine. The machine looks here each time, without the lock.
         self.of_machine: frozenset[str] = frozenset()
         self.changed = Condition()
@@ -209,8 +211,9 @@ class Faults:
             entities = self._met(handle, meaning, passing)
             if entities and not meaning.kind.passes:
                 met = Taken(handle.fault, entities)
-        if met is not None and met.fault.kind in self._actions:
-            self._actions[met.fault.kind]()
+        if met is not None and met.fault.kind == RESTART and self._restart is not None:
+            self._restart()
+            return met._replace(fault=attrs.evolve(met.fault, kind="reset"))
         return met
 
     def meet(self, kind: str, passing: Passing) -> FaultHandle | None:

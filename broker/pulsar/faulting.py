@@ -11,7 +11,6 @@ first: ``Faulting.handle`` asks which fault each meets (``broker.faults``). SEND
 | error_after | done | is the error |
 | lost | done | never sent |
 | reset, reset_after | not done; done | none: the connection is closed |
-| restart | not done | none: ``Faults.take`` has the broker restarted |
 | those of ``CHANGES`` | done, after the change | as always |
 
 The answer of a SEND is its receipt. Receipts leave in order, so those behind a delayed one wait as well. After a lost
@@ -133,7 +132,7 @@ def vocabulary() -> Vocabulary:
         apis=tuple(map(BaseCommand.Type.Name, sorted(MET))),
         errors=tuple(ServerError.keys()),
         names_of=_names_of,
-        topic=_topic_of_fault,
+        plain=_with_plain_topic,
     )
 
 
@@ -144,17 +143,17 @@ def _names_of(api: str) -> frozenset[str]:
     return _OF_CONSUMERS if kind in _CONSUMERS_APIS else _OF_TOPIC
 
 
-def _topic_of_fault(text: str) -> str:
-    """Clients may write the whole name; Kafka's names have no slash. Raises ConfigError."""
-    if "/" not in text:
-        return text
+def _with_plain_topic(fault: Fault) -> Fault:
+    """Clients may write the whole name of a topic; Kafka's names have no slash. Raises ConfigError."""
+    if fault.topic is None or "/" not in fault.topic:
+        return fault
     try:
-        name = parse_topic(text)
+        name = parse_topic(fault.topic)
     except InvalidTopicName as error:
         raise ConfigError(str(error)) from None
     if name.partition >= 0:
         raise ConfigError(f"Give the partition by itself: topic={_plain(name)!r}, partition={name.partition}.")
-    return _plain(name)
+    return attrs.evolve(fault, topic=_plain(name))
 
 
 def _plain(name: TopicName) -> str:
@@ -258,7 +257,7 @@ class Faulting:
 
     def _carry_out(self, fault: Fault, command: Command, call: Call) -> bool:
         """False: the connection is closed."""
-        if fault.kind in ("reset", "restart"):
+        if fault.kind == "reset":
             call.close()
             return False
         if command.type == Type.SEND:

@@ -14,7 +14,7 @@ import attrs
 from broker.config import BrokerConfig, Listener
 from broker.errors import ConfigError
 from broker.faults.fault import MACHINE, Kind, Vocabulary
-from broker.faults.faults import Faults
+from broker.faults.faults import RESTART, Faults
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime.threads import Body
 from broker.storage.log_manager import LogManager
@@ -35,7 +35,7 @@ class Source:
 SERVICES: Final = {
     # Always: transactions that an earlier broker has decided are carried out, and committed offsets expire.
     "kafka": Source("broker.kafka.assembly", sasl=True, always=True, faulting="broker.kafka.faulting.faulting"),
-    "shuffle": Source("broker.shuffle.assembly", open_files=256),
+    "shuffle": Source("broker.shuffle.assembly", open_files=256, faulting="broker.shuffle.faulting"),
     "pulsar": Source("broker.pulsar.assembly", sasl=True, faulting="broker.pulsar.faulting"),
     # Last: it serves the routes of the others.
     "http": Source("broker.http.assembly"),
@@ -54,10 +54,10 @@ def new_faults(config: BrokerConfig, restart: Callable[[], object] | None = None
         }
         if restart is None:
             return words
-        more = {scheme: attrs.evolve(each, kinds={**each.kinds, "restart": Kind()}) for scheme, each in words.items()}
+        more = {scheme: attrs.evolve(each, kinds={**each.kinds, RESTART: Kind()}) for scheme, each in words.items()}
         return {**more, "machine": MACHINE}
 
-    return Faults(vocabularies, {} if restart is None else {"restart": restart})
+    return Faults(vocabularies, restart)
 
 
 def all_listeners(config: BrokerConfig) -> list[Listener]:

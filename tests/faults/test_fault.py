@@ -36,7 +36,7 @@ WORDS = Vocabulary(
 NAMES = st.sampled_from(["a", "b"])
 MAYBE = st.none() | NAMES
 PARTITIONS = st.none() | st.integers(0, 2)
-ENTITIES = st.builds(Entity, MAYBE, PARTITIONS, MAYBE, MAYBE, MAYBE)
+ENTITIES = st.builds(Entity, MAYBE, PARTITIONS, MAYBE, MAYBE, MAYBE, MAYBE)
 PASSINGS = st.builds(
     Passing,
     time_ms=st.integers(0),
@@ -57,6 +57,7 @@ FAULTS = st.builds(
     group=MAYBE,
     transactional_id=MAYBE,
     subscription=MAYBE,
+    partition_id=MAYBE,
     protocol=MAYBE,
     skip=st.integers(0, NUMBER_MAX),
     probability=st.floats(0, 1),
@@ -85,7 +86,7 @@ def test_every_selector_has_to_match(fault: Fault, passing: Passing) -> None:
         entity
         for entity in passing.entities
         if asked(["protocol", "api", "client_id", "principal"], passing)
-        and asked(["topic", "partition", "group", "transactional_id", "subscription"], entity)
+        and asked(["topic", "partition", "group", "transactional_id", "subscription", "partition_id"], entity)
     ]
     assert expected == list(fault.matching(passing))
 
@@ -111,6 +112,8 @@ def test_a_selector_that_is_lacking_never_matches() -> None:
         ({"kind": "delay"}, "Give delay_ms"),
         ({"kind": "observe", "offset": 1}, "Leave out offset"),
         ({"kind": "emptied", "topic": "t", "partitions": 1}, "Leave out partitions"),
+        ({"kind": "observe", "api": "OFFSET_COMMIT", "topic": "t"}, "Leave out topic: no OFFSET_COMMIT request"),
+        ({"kind": "emptied", "api": "PRODUCE", "group": "g"}, "Leave out group: no PRODUCE request"),
         ({"kind": "emptied", "api": "OFFSET_COMMIT"}, "Give topic for a fault of the kind 'emptied': no OFFSET_COMMIT"),
         ({"kind": "observe", "tpoic": "t"}, "Did you mean topic? Possible: kind, api"),
         ({"api": "PRODUCE"}, "Give the kind"),
@@ -192,7 +195,7 @@ OTHER_WORDS = Vocabulary(
     kinds={"observe": Kind(passes=True), "error": ERROR, "fresh": Kind()},
     apis=("SEND", "END", "FLOW"),
     errors=("Fenced", "Busy"),
-    topic=lambda text: text.removeprefix("long://"),
+    plain=lambda fault: attrs.evolve(fault, topic=fault.topic and fault.topic.removeprefix("long://")),
 )
 ALL = Vocabularies({"one": attrs.evolve(WORDS, apis=(*WORDS.apis, "END")), "two": OTHER_WORDS})
 

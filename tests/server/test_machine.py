@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 from kafka.errors import KafkaError as KafkaPythonError
@@ -80,15 +80,25 @@ def test_full_disk_refuses_records_until_there_is_room(broker: Broker) -> None:
 
 
 def test_full_disk_refuses_topics_and_offsets(broker: Broker) -> None:
+    broker.produce("orders", ["one", "two"])
+    consumer = Consumer({**broker.client_settings, "group.id": "g", "auto.offset.reset": "earliest", "log_level": 0})
+    consumer.subscribe(["orders"])
+    assert consumer.poll(60).value() == b"one"
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     with broker.faults.add("disk_full"):
         with pytest.raises(KafkaPythonError, match=r"[Ss]torage"):
             admin.create_topics([NewTopic("others", 1, 1)])
         with pytest.raises(StorageError):
             broker.create_topic("others")
+        with pytest.raises(KafkaException):
+            consumer.commit(asynchronous=False)
+        assert ({}, b"two") == (broker.committed("g"), consumer.poll(60).value())
+    consumer.commit(asynchronous=False)
     admin.create_topics([NewTopic("others", 1, 1)])
+    assert {("orders", 0): 2} == broker.committed("g")
+    assert {"orders", "others"} <= set(Client(broker).metadata().topics)
+    consumer.close()
     admin.close()
-    assert {"orders", "others"} == set(Client(broker).metadata().topics)
 
 
 def test_some_writes_may_fail(broker: Broker) -> None:

@@ -13,7 +13,6 @@ with which it is handled, or None if the fault has dealt with it.
 | error_after | done | has the error code for the entities that match |
 | lost | done | never sent, nor any later one: the connection stays open and is no longer read from |
 | reset, reset_after | not done; done | none: the connection is closed |
-| restart | not done | none: ``Faults.take`` has the broker restarted |
 | those of ``changes.py`` | done, after the broker was changed | as always |
 
 An error code goes where the API's answer has it: to the partition, topic or group, else to the whole answer. An answer
@@ -122,7 +121,7 @@ class Faulting:
         if taken is None:
             return outbox, None
         if taken.fault.kind in KINDS:
-            outbox.hand_over(request, Handover(ADMIN, Begun(changes=changes_of(taken.fault, taken.entities))))
+            outbox.hand_over(request, Handover(ADMIN, Begun(changes=changes_of(taken.fault, taken.entities, body))))
             return None
         matching = [] if located is None else [each for each in located if each.entity in taken.entities]
         answer = self._carry_out(taken, request, outbox, body, matching)
@@ -163,7 +162,7 @@ class Faulting:
     ) -> Answer | None:
         """What shall become of the answer, or None if the request is dealt with."""
         fault = taken.fault
-        if fault.kind in ("reset", "restart") or (fault.kind == "error" and body is None):
+        if fault.kind == "reset" or (fault.kind == "error" and body is None):
             outbox.close(request)
             return None
         if fault.kind == "error":
