@@ -25,6 +25,8 @@ TEXT_MAX: Final = 1000
 NUMBER_MAX: Final = 2**31 - 1
 # An hour: longer than any client waits.
 DELAY_MAX_MS: Final = 3_600_000
+# Ten years.
+JUMP_MAX_MS: Final = 10 * 365 * 86_400_000
 # Names that an error message lists.
 _LISTED_MAX = 100
 
@@ -35,13 +37,15 @@ _NUMBERS = {
     "skip": (0, NUMBER_MAX),
     "seed": (-(2**63), 2**63 - 1),
     "delay_ms": (0, DELAY_MAX_MS),
+    "jump_ms": (-JUMP_MAX_MS, JUMP_MAX_MS),
     "offset": (0, 2**63 - 1),
     "partitions": (1, NUMBER_MAX),
 }
 _OF_PASSING = ("protocol", "api", "client_id", "principal")
 _OF_ENTITIES = ("topic", "partition", "group", "transactional_id", "subscription", "partition_id")
+_SELECTORS = (*_OF_PASSING[1:], *_OF_ENTITIES)
 # Fields that say what happens. The others say to what, and how often.
-_OF_KINDS = ("error", "delay_ms", "member_id", "offset", "partitions")
+_OF_KINDS = ("error", "delay_ms", "jump_ms", "member_id", "offset", "partitions")
 
 
 class Entity(NamedTuple):
@@ -103,13 +107,15 @@ def _every_name(_api: str) -> Collection[str]:
 class Vocabulary:
     """What is possible in a protocol, by name. APIs and errors are written as here, or as ``OffsetCommit`` for OFFSET_COMMIT.
     ``names_of``: the fields of entities that requests of this API may have. ``plain``: the fault with names as requests have
-    them here, for names as clients may write them; raises ConfigError."""
+    them here, for names as clients may write them; raises ConfigError. ``selectors``: the fields by which a fault may say what
+    it meets."""
 
     kinds: Mapping[str, Kind]
     apis: tuple[str, ...]
     errors: tuple[str, ...]
     names_of: Callable[[str], Collection[str]] = _every_name
     plain: Callable[["Fault"], "Fault"] = lambda fault: fault
+    selectors: tuple[str, ...] = _SELECTORS
 
     def checked(self, fault: "Fault") -> "Fault":
         """The fault with the names as they are in here. Raises ConfigError for one that cannot be carried out."""
@@ -158,6 +164,9 @@ class Vocabulary:
                 raise ConfigError(f"Leave out {field} for a fault of the kind {name!r}.")
             if not is_given and field in kind.fields:
                 raise ConfigError(f"Give {field} for a fault of the kind {name!r}.")
+        for field in _SELECTORS:
+            if field not in self.selectors and getattr(fault, field) is not None:
+                raise ConfigError(f"Leave out {field} for a fault of the kind {name!r}: it meets no requests.")
         api = None if fault.api is None else _known("api", fault.api, self.apis)
         if api is not None and kind.apis is not None and api not in kind.apis:
             listed = ", ".join(each for each in self.apis if each in kind.apis)
@@ -173,6 +182,20 @@ class Vocabulary:
         """Whether the names of the fault are in here, those that say most about its protocol first."""
         names = ((fault.api, self.apis), (fault.kind, self.kinds), (fault.error, self.errors))
         return [name is not None and _plain(name) in map(_plain, known) for name, known in names]
+
+
+# What a broker has its machine do. By default such a fault meets all of that until it is removed. Only some brokers run on a
+# machine that can have faults (broker.server.machine).
+MACHINE: Final = Vocabulary(
+    kinds={
+        "disk_full": Kind(apis=frozenset({"WRITE"})),
+        "slow_fsync": Kind(frozenset({"delay_ms"}), apis=frozenset({"FSYNC"})),
+        "clock_jump": Kind(frozenset({"jump_ms"}), apis=frozenset({"CLOCK"})),
+    },
+    apis=("WRITE", "FSYNC", "CLOCK"),
+    errors=(),
+    selectors=(),
+)
 
 
 class Meaning(NamedTuple):
@@ -272,6 +295,13 @@ def _check_probability(_fault: Any, _attribute: Any, value: Any) -> None:
         raise ConfigError("Give probability of a fault as a number from 0 to 1.")
 
 
+_WITHOUT_COUNT = set(map(_plain, MACHINE.kinds))
+
+
+def _usual_count(fault: "Fault") -> int | None:
+    return None if _plain(fault.kind) in _WITHOUT_COUNT else 1
+
+
 _text: Any = attrs.validators.optional(_check_text)
 _number: Any = attrs.validators.optional(_check_number)
 
@@ -282,7 +312,8 @@ class Fault:
 
     Of the requests that match, the first ``skip`` pass, each of the others is taken with ``probability`` (drawn from ``seed``, so
     always in the same order), and the fault ends after ``count`` of these (None: it is in force until it is removed). A
-    request is one of ``count``, however many of its entities match.
+    request is one of ``count``, however many of its entities match. Faults of the machine count writes, fsyncs and looks at the
+    clock in place of requests, and their ``count`` is None unless it is given.
 
     ``when``: called last, with the passing; False lets it pass. In Python only. It runs on a thread of the broker and must not
     wait for the broker.
@@ -299,11 +330,12 @@ class Fault:
     subscription: str | None = attrs.field(default=None, validator=_text)
     partition_id: str | None = attrs.field(default=None, validator=_text)
     protocol: str | None = attrs.field(default=None, validator=_text)
-    count: int | None = attrs.field(default=1, validator=_number)
+    count: int | None = attrs.field(default=attrs.Factory(_usual_count, takes_self=True), validator=_number)
     skip: int = attrs.field(default=0, validator=_check_number)
     probability: float = attrs.field(default=1.0, validator=_check_probability)
     seed: int = attrs.field(default=0, validator=_check_number)
     delay_ms: int | None = attrs.field(default=None, validator=_number)
+    jump_ms: int | None = attrs.field(default=None, validator=_number)
     error: str | None = attrs.field(default=None, validator=_text)
     member_id: str | None = attrs.field(default=None, validator=_text)
     offset: int | None = attrs.field(default=None, validator=_number)
@@ -330,12 +362,11 @@ class Fault:
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the defaults, as ``fault_of`` reads it."""
-        fields = attrs.fields(Fault)
-        return {
-            field.name: value
-            for field in fields
-            if field.name != "when" and (value := getattr(self, field.name)) != field.default
+        usual = {field.name: field.default for field in attrs.fields(Fault)} | {
+            "count": _usual_count(self),
+            "when": self.when,
         }
+        return {name: value for name, default in usual.items() if (value := getattr(self, name)) != default}
 
 
 def fault_of(values: Mapping[str, Any]) -> Fault:

@@ -24,6 +24,9 @@ PASSED_MAX: Final = 1000
 _ENTITIES_MAX = 100
 
 
+_MACHINE = "machine"
+# The kind of a fault after which the broker is restarted. To the request's service it is a ``reset``.
+RESTART: Final = "restart"
 # Makes a fault happen that was triggered, and returns when it is done.
 CarryOut = Callable[[Fault], object]
 _NOTHING: Mapping[str, CarryOut] = MappingProxyType({})
@@ -114,9 +117,17 @@ class Taken(NamedTuple):
 class Faults:
     """``add`` a fault; the first that was added and matches a request is the one that it meets."""
 
-    def __init__(self, vocabularies: Callable[[], Mapping[str, Vocabulary]]) -> None:
-        """``vocabularies``: by protocol; called for a fault, not before."""
+    def __init__(
+        self,
+        vocabularies: Callable[[], Mapping[str, Vocabulary]],
+        restart: Callable[[], object] | None = None,
+    ) -> None:
+        """``vocabularies``: by protocol; called for a fault, not before. ``restart`` has the broker stopped and started. It is
+        called on the thread of the request that has met a ``RESTART``, and must not block."""
         self._vocabularies = vocabularies
+        self._restart = restart
+        # The kinds in force that are faults of the machine. The machine looks here each time, without the lock.
+        self.of_machine: frozenset[str] = frozenset()
         self.changed = Condition()
         self._added: dict[int, FaultHandle] = {}  # by number: all that were not removed
         self._in_force: tuple[FaultHandle, ...] = ()
@@ -178,12 +189,12 @@ class Faults:
     # -- services -----------------------------------------------------------------------------------------------------
 
     def attach(self, callback: Callable[[bool], object], carry_out: Mapping[str, CarryOut] = _NOTHING) -> None:
-        """``callback`` is called now, and when the first fault is added or the last one ends: whether there is any. It is
-        called with the lock held. ``carry_out``: by kind, what makes a fault happen that was triggered: it blocks until that is
-        done, and raises BrokerError."""
+        """``callback`` is called now, and when the first fault that requests may meet is added or the last one ends: whether
+        there is any. It is called with the lock held. ``carry_out``: by kind, what makes a fault happen that was triggered: it
+        blocks until that is done, and raises BrokerError."""
         with self.changed:
             self._attached.append((callback, carry_out))
-            callback(bool(self._in_force))
+            callback(self._may_meet_requests())
 
     def detach(self, callback: Callable[[bool], object]) -> None:
         """Undo ``attach``. Does nothing if that was not called."""
@@ -200,7 +211,22 @@ class Faults:
             entities = self._met(handle, meaning, passing)
             if entities and not meaning.kind.passes:
                 met = Taken(handle.fault, entities)
+        if met is not None and met.fault.kind == RESTART and self._restart is not None:
+            self._restart()
+            return met._replace(fault=attrs.evolve(met.fault, kind="reset"))
         return met
+
+    def meet(self, kind: str, passing: Passing) -> FaultHandle | None:
+        """The first fault of this kind, one of the machine's, that takes the passing."""
+        for handle in self._in_force:
+            if handle.fault.kind == kind and self._met(handle, handle.meanings[passing.protocol], passing):
+                return handle
+        return None
+
+    def hold(self, handle: FaultHandle, seconds: float) -> None:
+        """Wait so long, or until the fault is removed."""
+        with self.changed:
+            self.changed.wait_for(lambda: handle.number not in self._added, seconds)
 
     def _met(self, handle: FaultHandle, meaning: Meaning, passing: Passing) -> tuple[Entity, ...]:
         """The entities of the request that are hit by this fault."""
@@ -225,7 +251,13 @@ class Faults:
         return entities
 
     def _put_in_force(self, handles: tuple[FaultHandle, ...]) -> None:
-        before, self._in_force = bool(self._in_force), handles
-        if before != bool(handles):
+        before, self._in_force = self._may_meet_requests(), handles
+        self.of_machine = frozenset(handle.fault.kind for handle in handles if _MACHINE in handle.meanings)
+        self.changed.notify_all()
+        after = self._may_meet_requests()
+        if before != after:
             for callback, _ in self._attached:
-                callback(bool(handles))
+                callback(after)
+
+    def _may_meet_requests(self) -> bool:
+        return any(_MACHINE not in handle.meanings for handle in self._in_force)

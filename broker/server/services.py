@@ -13,8 +13,8 @@ import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.errors import ConfigError
-from broker.faults.fault import Vocabulary
-from broker.faults.faults import Faults
+from broker.faults.fault import MACHINE, Kind, Vocabulary
+from broker.faults.faults import RESTART, Faults
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime.threads import Body
 from broker.storage.log_manager import LogManager
@@ -42,17 +42,22 @@ SERVICES: Final = {
 }
 
 
-def new_faults(config: BrokerConfig | None = None) -> Faults:
-    """Faults on demand, in words of the protocols of this broker; None: of all protocols that have any."""
+def new_faults(config: BrokerConfig | None = None, restart: Callable[[], object] | None = None) -> Faults:
+    """Faults on demand, in words of the protocols of this broker; None: of all protocols that have any. With ``restart``, which stops and starts the broker and is
+    called by its threads, also faults of the machine: for a broker that has a ``broker.server.machine``."""
 
     def vocabularies() -> Mapping[str, Vocabulary]:
-        return {
+        words: dict[str, Vocabulary] = {
             scheme: importlib.import_module(source.faulting).vocabulary()
             for scheme, source in (SERVICES if config is None else sources(config)).items()
             if source.faulting is not None
         }
+        if restart is None:
+            return words
+        more = {scheme: attrs.evolve(each, kinds={**each.kinds, RESTART: Kind()}) for scheme, each in words.items()}
+        return {**more, "machine": MACHINE}
 
-    return Faults(vocabularies)
+    return Faults(vocabularies, restart)
 
 
 def all_listeners(config: BrokerConfig) -> list[Listener]:

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from broker.errors import ConfigError
 from broker.faults.fault import (
     DELAY_MAX_MS,
+    JUMP_MAX_MS,
+    MACHINE,
     NUMBER_MAX,
     TEXT_MAX,
     Entity,
@@ -46,7 +48,7 @@ PASSINGS = st.builds(
 )
 FAULTS = st.builds(
     Fault,
-    kind=st.text(max_size=TEXT_MAX),
+    kind=st.sampled_from(list(MACHINE.kinds)) | st.text(max_size=TEXT_MAX),
     api=MAYBE,
     client_id=MAYBE,
     principal=MAYBE,
@@ -57,16 +59,17 @@ FAULTS = st.builds(
     subscription=MAYBE,
     partition_id=MAYBE,
     protocol=MAYBE,
-    count=st.none() | st.integers(1, NUMBER_MAX),
     skip=st.integers(0, NUMBER_MAX),
     probability=st.floats(0, 1),
     seed=st.integers(-(2**63), 2**63 - 1),
     delay_ms=st.none() | st.integers(0, DELAY_MAX_MS),
+    jump_ms=st.none() | st.integers(-JUMP_MAX_MS, JUMP_MAX_MS),
     error=MAYBE,
     member_id=MAYBE,
     offset=st.none() | st.integers(0, 2**63 - 1),
     partitions=st.none() | st.integers(1, NUMBER_MAX),
 )
+FAULTS |= st.builds(attrs.evolve, FAULTS, count=st.none() | st.integers(1, NUMBER_MAX))
 
 
 @given(fault=FAULTS)
@@ -129,6 +132,31 @@ def test_a_wrong_fault_is_explained(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         WORDS.checked(fault_of(fields))
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"kind": "disk_full", "topic": "t"},
+            "Leave out topic for a fault of the kind 'disk_full': it meets no requests.",
+        ),
+        ({"kind": "slow_fsync", "delay_ms": 1, "api": "PRODUCE"}, "Leave out api"),
+        ({"kind": "slow_fsync", "jump_ms": 1}, "Give delay_ms"),
+        ({"kind": "clock_jump", "jump_ms": JUMP_MAX_MS + 1}, "jump_ms of a fault as a whole number from -"),
+        ({"kind": "clock_jump"}, "Give jump_ms"),
+    ],
+)
+def test_a_wrong_fault_of_the_machine_is_explained(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        MACHINE.checked(fault_of(fields))
+    assert says in str(error.value)
+
+
+def test_faults_of_the_machine_last_until_they_are_removed() -> None:
+    assert (None, 3) == (Fault(kind="disk_full").count, Fault(kind="disk_full", count=3).count)
+    fault = MACHINE.checked(Fault(kind="DiskFull"))
+    assert ("disk_full", None) == (fault.kind, fault.count)
 
 
 @pytest.mark.parametrize(
