@@ -184,6 +184,7 @@ class Settings(TypedDict, total=False):
     http_allow_unencrypted_logins: bool
     http_request_timeout_ms: int
     http_allowed_hosts: Sequence[str]
+    faults_enabled: bool
     shuffle_memory_bytes: int
     shuffle_disk_bytes: int
     shuffle_released_bytes: int

@@ -283,6 +283,12 @@ class HttpSettings:
         "the header Host are answered with 403.",
         reason="A name that an attacker has pointed at this machine (DNS rebinding) would let a web page read the answers.",
     )
+    faults_enabled: bool = own_setting(
+        False,
+        doc="Serve `/api/v1/faults` on http:// listeners: whoever may alter the cluster can have requests fail on demand "
+        "(see TESTING.md). `Broker().faults` of a program does not need it.",
+        reason="For tests: in production nobody should be able to have requests fail.",
+    )
 
 
 @attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
