@@ -34,6 +34,9 @@ _HELP = {
     "probability": "The share of the others that are taken, from 0 to 1.  [default: 1]",
     "seed": "The choice that --probability makes is the same for the same seed.  [default: 0]",
     "delay_ms": "How long the kinds delay and throttle delay.",
+    "member_id": "The member to which the kinds about members happen.",
+    "offset": "The kind records_deleted deletes the records before this offset.",
+    "partitions": "How many partitions the kind partitions_added adds.",
     "error": "The error code of the kinds error and error_after, such as NOT_LEADER_OR_FOLLOWER.",
 }
 
@@ -71,13 +74,35 @@ def add(kind: str, unlimited: bool, api: AdminApi, as_json: bool, **fields: Any)
     KIND says what happens to the requests that match, for example error, delay or lost: docs/TESTING.md has all. Without
     options to choose them, all requests match.
     """
-    given = {name.removeprefix("field_"): value for name, value in fields.items() if value is not None}
+    given = _given(fields)
     if unlimited and "count" in given:
         raise click.UsageError("Give one of --count and --unlimited.")
     if unlimited:
         given["count"] = None
     added = api.ask("POST", _PATH, {"kind": kind, **given})
     _print_one(added, as_json, "added ")
+
+
+@command.command()
+@click.argument("kind", metavar="KIND")
+@_field_options
+@admin_options
+@output_option
+def trigger(kind: str, api: AdminApi, as_json: bool, **fields: Any) -> None:
+    """Have a fault happen now, without a request, and wait until it is done.
+
+    KIND is one that changes the broker's state, for example topic_deleted: docs/TESTING.md has all.
+    """
+    fault = {"kind": kind, **_given(fields)}
+    api.ask("POST", f"{_PATH}/trigger", fault)
+    if as_json:
+        print_object({"fault": fault, "done": "triggered"})
+    else:
+        say(f"triggered {kind} {_fields_text(fault)}".rstrip())
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix("field_"): value for name, value in fields.items() if value is not None}
 
 
 @command.command("list")

@@ -43,6 +43,7 @@ EXAMPLES: dict[str, str] = {
     "faults list": "broker faults list",
     "faults show": "broker faults show 1 --wait 2 --timeout 60",
     "faults remove": "broker faults remove --all",
+    "faults trigger": "broker faults trigger partitions_added --topic orders --partitions 2",
     "top": "broker top --interval 1 --admin-url http://localhost:8080",
     "bench": "broker bench produce end-to-end --record-size 1k --compression lz4 --acks all",
     "inspect": "broker inspect --batches broker-data/orders-0",

@@ -179,6 +179,7 @@ class HttpPart:
         requests = Requests(surroundings.metrics, callers, clock)
         live = Live(figures, callers, clock, overview.snapshot, connections.reactor)
         faults = FaultCalls(surroundings.faults, callers, clock, is_on=surroundings.config.faults_enabled)
+        self._triggers = faults.triggers
         history, events = HistoryCalls(figures, callers, clock), Events(callers)
         self._views = (overview, connections, requests, live, history, events, faults)
         self.sampler = Sampler(
@@ -190,7 +191,7 @@ class HttpPart:
 
     def open(self) -> None:
         self._router = Router(self.routes())
-        if self._surroundings.config.faults_enabled:
+        if self._triggers is not None:
             log.warning("faults_enabled")
         self.sampler.sample()  # so that the first answer has figures
 
@@ -208,7 +209,8 @@ class HttpPart:
         ]
 
     def threads(self) -> Sequence[PartThread]:
-        return [PartThread("http-sampler", self.sampler)]
+        threads = [PartThread("http-sampler", self.sampler)]
+        return threads if self._triggers is None else [*threads, PartThread("fault-triggers", self._triggers)]
 
     def service(self, listener: Listener) -> HttpService:
         surroundings, config = self._surroundings, self._surroundings.config

@@ -138,3 +138,23 @@ def test_a_broker_without_the_setting_says_which_it_is(run_alone: Run) -> None:
     with Broker(listeners=LISTENERS) as running:
         failed = run_alone("faults", "list", "-a", f"http://{running.address('http')}", fails=1)
     assert b"set faults_enabled to true" in failed.stderr
+
+
+def test_a_fault_is_triggered(run_alone: Run, broker: Broker, url: str) -> None:
+    broker.create_topic("grows")
+    options = ("partitions_added", "--topic", "grows", "--partitions", "2", "-a", url)
+    done = run_alone("faults", "trigger", *options).stdout
+    assert done == b"triggered partitions_added topic=grows partitions=2\n"
+    info = broker.server.kafka.logs.topic("grows")
+    assert info is not None
+    assert info.partitions == 3
+    output = run_alone("faults", "trigger", *options, "--output", "json").stdout
+    assert json.loads(output) == {
+        "fault": {"kind": "partitions_added", "topic": "grows", "partitions": 2},
+        "done": "triggered",
+    }
+    assert (
+        b"There is no topic"
+        in run_alone("faults", "trigger", "topic_deleted", "--topic", "no-such", "-a", url, fails=1).stderr
+    )
+    assert broker.faults.list() == []

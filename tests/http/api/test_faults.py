@@ -12,11 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker import log
-from broker.http.api.faults import BODY_MAX_BYTES
+from broker.client import Broker
+from broker.faults.fault import Fault
+from broker.faults.faults import Faults
+from broker.http.api.faults import BODY_MAX_BYTES, TRIGGERS_MAX
 from broker.http.service import WAITING_MAX
+from broker.kafka.faulting.faulting import vocabulary
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
-from tests.http.api.harness import Api, api_broker
+from tests.http.api.harness import LISTENERS, Api, api_broker
 from tests.http.api.test_rights import SECURED, as_user
 
 PATH = "/api/v1/faults"
@@ -127,15 +131,15 @@ def until(condition: Any) -> None:
 
 
 class Waiter(threading.Thread):
-    def __init__(self, api: Api, path: str) -> None:
+    def __init__(self, api: Api, path: str, method: str = "GET", body: Any = None) -> None:
         super().__init__(daemon=True)
         self.api = api
-        self.path = path
+        self.asked = (method, path, body)
         self.answer: tuple[int, Any] | None = None
         self.start()
 
     def run(self) -> None:
-        self.answer = call(self.api, "GET", self.path)
+        self.answer = call(self.api, *self.asked)
 
     def result(self) -> tuple[int, Any]:
         self.join(120)
@@ -202,6 +206,74 @@ def test_a_client_that_leaves_does_not_keep_its_place(api: Api) -> None:
     until(lambda: waiting(api) == 0)
 
 
+# -- triggering -------------------------------------------------------------------------------------------------------
+
+
+def partitions(api: Api, topic: str) -> int | None:
+    info = api.kafka.logs.topic(topic)
+    return None if info is None else info.partitions
+
+
+def test_a_fault_is_triggered(api: Api) -> None:
+    api.kafka.logs.create_topic("grows", 1)
+    assert (204, None) == call(api, "POST", "/trigger", {"kind": "partitions_added", "topic": "grows", "partitions": 2})
+    assert 3 == partitions(api, "grows")
+    assert (204, None) == call(api, "POST", "/trigger", {"kind": "topic_deleted", "topic": "grows"})
+    assert partitions(api, "grows") is None
+    assert [] == api.broker.faults.list()
+    event = [event for event in log.recent() if event.event == "fault_triggered"][-1]
+    assert ('{"kind": "topic_deleted", "topic": "grows"}', "User:ANONYMOUS") == (
+        event.fields["fault"],
+        event.fields["principal"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"kind": "observe"}, 400, "Possible by hand"),
+        ({"kind": "topic_deleted"}, 400, "Give topic"),
+        ({"kind": "topic_deleted", "topic": "no-such"}, 422, "There is no topic 'no-such'"),
+        ({"kind": "topic_deleted", "topic": "t", "count": 2}, 400, "Leave out count"),
+        ({"kind": "partitions_added", "topic": "many", "partitions": 2**31 - 1}, 422, "not be an increase"),
+        ({"kind": "topic_deleted", "when": 1}, 400, "in Python only"),
+        (b"{", 400, "JSON"),
+    ],
+)
+def test_what_cannot_be_triggered_is_refused(api: Api, body: Any, status: int, says: str) -> None:
+    if partitions(api, "many") is None:
+        api.kafka.logs.create_topic("many", 1)
+    found, answer = call(api, "POST", "/trigger", body)
+    assert status == found, answer
+    assert says in answer["reason"]
+
+
+class Slow(Faults):
+    """Faults of which each takes until ``go`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(vocabulary)
+        self.go = threading.Event()
+
+    def trigger(self, kind: str | Fault, **fields: Any) -> None:
+        assert self.go.wait(60)
+
+
+def test_what_is_triggered_is_bounded_and_keeps_no_handler() -> None:
+    slow = Slow()
+    body = {"kind": "topic_deleted", "topic": "t"}
+    broker = Broker(listeners=LISTENERS, faults_enabled=True, io_threads=1)
+    broker._faults = slow
+    with broker:
+        api = Api(broker)
+        waiters = [Waiter(api, "/trigger", "POST", body) for _ in range(TRIGGERS_MAX)]
+        until(lambda: waiting(api) == TRIGGERS_MAX)
+        assert 503 == call(api, "POST", "/trigger", body)[0]
+        assert 200 == call(api, "GET")[0], "the only handler is free"
+        slow.go.set()
+        assert [(204, None)] * TRIGGERS_MAX == [waiter.result() for waiter in waiters]
+
+
 # -- who may, and when ------------------------------------------------------------------------------------------------
 
 CALLS = [
@@ -210,6 +282,7 @@ CALLS = [
     ("DELETE", ""),
     ("GET", "/1"),
     ("DELETE", "/1"),
+    ("POST", "/trigger"),
 ]
 
 
@@ -260,7 +333,9 @@ def test_only_who_may_alter_the_cluster_may_call() -> None:
             body = {"kind": "observe"} if method == "POST" else None
             status = call(api, method, path, body, as_user("tester"))[0]
             # DELETE of all comes before those of one.
-            assert status == (404 if path == "/1" else {"GET": 200, "POST": 201, "DELETE": 204}[method]), (method, path)
+            # And what cannot be triggered has passed the question of rights.
+            special = {"/1": 404, "/trigger": 400}
+            assert status == special.get(path, {"GET": 200, "POST": 201, "DELETE": 204}[method]), (method, path)
 
 
 def test_the_log_says_who_has_done_what(api: Api) -> None:
@@ -334,12 +409,14 @@ _json = st.recursive(
     max_leaves=5,
 )
 _fields = st.fixed_dictionaries(
-    {"kind": st.sampled_from(["observe", "delay", "error", "error_after", "lost", "reset", "throttle"]) | _json},
+    {"kind": st.sampled_from(["observe", "delay", "error", "lost", "partitions_added", "topic_deleted"]) | _json},
     optional={
         "api": st.sampled_from(["PRODUCE", "OffsetCommit"]) | _json,
         "error": st.sampled_from(["NOT_LEADER_OR_FOLLOWER", "fenced_instance_id"]) | _json,
         **dict.fromkeys(["client_id", "principal", "topic", "group", "transactional_id"], st.text() | _json),
-        **dict.fromkeys(["partition", "count", "skip", "seed", "delay_ms"], st.integers(-1, 9) | _json),
+        **dict.fromkeys(
+            ["partition", "count", "skip", "seed", "delay_ms", "offset", "partitions"], st.integers(-1, 9) | _json
+        ),
         "probability": st.floats(0, 1) | _json,
         "when": _json,
     },
@@ -362,3 +439,11 @@ def test_no_body_fails(whole: Api, body: bytes) -> None:
     else:
         assert isinstance(answer["reason"], str)
     whole.broker.faults.clear()
+
+
+@settings(max_examples=100)
+@given(body=_fields.map(lambda value: json.dumps(value).encode()) | _odd)
+def test_nothing_that_is_triggered_fails(whole: Api, body: bytes) -> None:
+    status, answer = call(whole, "POST", "/trigger", body)
+    assert status in (204, 400, 422), (body, answer)
+    assert (answer is None) == (status == 204)
