@@ -1,8 +1,15 @@
-"""A test in another language: kafkajs meets faults that its own program has added over HTTP."""
+"""Tests in other languages: kafkajs meets faults that its own program has added over HTTP, and docs/TESTING.md is right."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
 
 from broker.client import Broker
 from tests.compat.clients import skip_if_missing
-from tests.compat.clients.node import Kafkajs
+from tests.compat.clients.node import Kafkajs, node_modules
 
 
 def test_kafkajs_meets_the_faults_that_its_program_adds() -> None:
@@ -23,3 +30,27 @@ def test_kafkajs_meets_the_faults_that_its_program_adds() -> None:
         }
         assert [record.value for record in broker.records("orders")] == [b"one book"]
         assert broker.faults.list() == []
+
+
+@pytest.mark.parametrize(("language", "command"), [("sh", ["bash", "-euo", "pipefail", "-c"]), ("js", ["node", "-e"])])
+def test_the_guide_does_what_it_says(language: str, command: list[str]) -> None:
+    skip_if_missing(Kafkajs())
+    text = (Path(__file__).parents[2] / "docs" / "TESTING.md").read_text("utf-8")
+    section = text.partition("## From other languages\n")[2].partition("\n## ")[0]
+    (block,) = re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    with Broker(
+        listeners=["kafka://127.0.0.1:0", "http://127.0.0.1:0"], faults_enabled=True, create_topics=["orders:3"]
+    ) as broker:
+        block = block.replace("localhost:8080", broker.address("http"))
+        block = block.replace("localhost:9092", broker.bootstrap_servers)
+        result = subprocess.run(
+            [*command, block],
+            env={**os.environ, "NODE_PATH": str(node_modules())},
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=120,
+        )
+        assert result.returncode == 0, result.stderr
+        assert broker.faults.list() == []
+        assert len(broker.records("orders")) == (language == "js")
