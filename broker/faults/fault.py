@@ -106,6 +106,9 @@ class Vocabulary:
         thing = self.kinds[fault.kind].thing
         if thing is not None and getattr(fault, thing) is None and not self._may_name(fault, thing):
             raise ConfigError(f"Give {thing} for a fault of the kind {fault.kind!r}: no {fault.api} request names one.")
+        for field in set(_OF_ENTITIES) - self.not_asked(fault):
+            if getattr(fault, field) is not None and not self._may_name(fault, field):
+                raise ConfigError(f"Leave out {field}: no {fault.api} request names one, so none would ever match.")
         return fault
 
     def checked_by_hand(self, fault: "Fault") -> "Fault":

@@ -94,6 +94,8 @@ def test_a_selector_that_is_lacking_never_matches() -> None:
         ({"kind": "delay"}, "Give delay_ms"),
         ({"kind": "observe", "offset": 1}, "Leave out offset"),
         ({"kind": "emptied", "topic": "t", "partitions": 1}, "Leave out partitions"),
+        ({"kind": "observe", "api": "OFFSET_COMMIT", "topic": "t"}, "Leave out topic: no OFFSET_COMMIT request"),
+        ({"kind": "emptied", "api": "PRODUCE", "group": "g"}, "Leave out group: no PRODUCE request"),
         ({"kind": "emptied", "api": "OFFSET_COMMIT"}, "Give topic for a fault of the kind 'emptied': no OFFSET_COMMIT"),
         ({"kind": "observe", "tpoic": "t"}, "Did you mean topic? Possible: kind, api"),
         ({"api": "PRODUCE"}, "Give the kind"),

@@ -121,7 +121,7 @@ class Faulting:
         if taken is None:
             return outbox, None
         if taken.fault.kind in KINDS:
-            outbox.hand_over(request, Handover(ADMIN, Begun(changes=changes_of(taken.fault, taken.entities))))
+            outbox.hand_over(request, Handover(ADMIN, Begun(changes=changes_of(taken.fault, taken.entities, body))))
             return None
         matching = [] if located is None else [each for each in located if each.entity in taken.entities]
         answer = self._carry_out(taken, request, outbox, body, matching)

@@ -34,6 +34,7 @@ _KEYS: Final = {
     "index": "partition",
     "group_id": "group",
     "transactional_id": "transactional_id",
+    "v3_and_below_transactional_id": "transactional_id",
 }
 # Arrays of plain values that name entities.
 _PLAIN: Final = {
