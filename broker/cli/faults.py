@@ -34,8 +34,8 @@ _HELP = {
     "probability": "The share of the others that are taken, from 0 to 1.  [default: 1]",
     "seed": "The choice that --probability makes is the same for the same seed.  [default: 0]",
     "delay_ms": "How long the kinds delay and throttle delay.",
-    "member_id": "The member to which the kinds about members happen.",
-    "offset": "The kind records_deleted deletes the records before this offset.",
+    "member_id": "The member to which the kind session_expired happens; without it every member.",
+    "offset": "The offset of the kinds records_deleted and offsets_rewound.",
     "partitions": "How many partitions the kind partitions_added adds.",
     "error": "The error code of the kinds error and error_after, such as NOT_LEADER_OR_FOLLOWER.",
 }

@@ -55,7 +55,7 @@ def test_a_client_meets_a_fault_of_the_command(run_alone: Run, broker: Broker, u
 def test_every_field_is_an_option(run_alone: Run, broker: Broker, url: str) -> None:
     fields = {
         "kind": "delay",
-        "api": "PRODUCE",
+        "api": "TXN_OFFSET_COMMIT",  # which names all of them
         "client_id": "shop",
         "principal": "User:alice",
         "topic": "o\x1b",

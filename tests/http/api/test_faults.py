@@ -228,6 +228,15 @@ def test_a_fault_is_triggered(api: Api) -> None:
     )
 
 
+def test_a_fault_that_needs_handlers_is_triggered_where_there_is_one() -> None:
+    with api_broker(faults_enabled=True, io_threads=1) as api:
+        api.produce("orders", b"one")
+        with api.member("billing", "orders"):
+            assert (204, None) == call(api, "POST", "/trigger", {"kind": "rebalance", "group": "billing"})
+            assert (204, None) == call(api, "POST", "/trigger", {"kind": "session_expired", "group": "billing"})
+        assert 422 == call(api, "POST", "/trigger", {"kind": "rebalance", "group": "no-such"})[0]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
