@@ -43,8 +43,9 @@ SERVICES: Final = {
 
 
 def new_faults(config: BrokerConfig | None = None, restart: Callable[[], object] | None = None) -> Faults:
-    """Faults on demand, in words of the protocols of this broker; None: of all protocols that have any. With ``restart``, which stops and starts the broker and is
-    called by its threads, also faults of the machine: for a broker that has a ``broker.server.machine``."""
+    """Faults on demand, in words of the protocols of this broker; None: of all protocols that have any. With ``restart``, which
+    stops and starts the broker and is called by its threads, also faults of the machine: for a broker that has a
+    ``broker.server.machine``."""
 
     def vocabularies() -> Mapping[str, Vocabulary]:
         words: dict[str, Vocabulary] = {
