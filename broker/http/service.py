@@ -2,9 +2,10 @@
 
 Faulty requests and routes that do not block are handled on the connection's processor; blocking routes go to the
 handlers through the admin lane. A connection takes one request at a time, so pipelined requests are answered in order.
-Errors are JSON in Pulsar's form: ``{"reason": "..."}``.
+An answer that waits (``Answer.later``) occupies no thread: the timer asks for it. Errors are JSON in Pulsar's form:
+``{"reason": "..."}``.
 
-Tests: tests/http/test_service.py, tests/faults/test_http.py.
+Tests: tests/http/test_service.py, tests/faults/test_http.py, tests/http/api/test_faults.py.
 """
 
 from collections.abc import Callable, Collection

@@ -1,7 +1,9 @@
 """Topics and users that the settings ask for."""
 
+import base64
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -77,7 +79,13 @@ def test_passwords_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
     log.configure("debug")
     try:
         with Broker(listeners=(*SASL, "http://127.0.0.1:0"), users=["alice:hidden-word"]) as broker:
-            shown = [repr(broker), repr(broker.server.config), *(repr(event) for event in log.recent())]
+            proof = base64.b64encode(b"alice:hidden-word").decode()
+            request = Request(f"http://{broker.address('http')}/api/v1/settings")
+            request.add_header("Authorization", f"Basic {proof}")
+            with urlopen(request) as answer:
+                settings = answer.read().decode()
+            assert '"users"' in settings
+            shown = [settings, repr(broker), repr(broker.server.config), *(repr(event) for event in log.recent())]
     finally:
         log.configure("warning")
     output = "".join(capfd.readouterr())
