@@ -42,10 +42,12 @@ SERVICES: Final = {
 }
 
 
-def new_faults(config: BrokerConfig | None = None, restart: Callable[[], object] | None = None) -> Faults:
-    """Faults on demand, in words of the protocols of this broker; None: of all protocols that have any. With ``restart``, which
-    stops and starts the broker and is called by its threads, also faults of the machine: for a broker that has a
-    ``broker.server.machine``."""
+def new_faults(
+    config: BrokerConfig | None = None, restart: Callable[[], object] | None = None, *, has_machine: bool = False
+) -> Faults:
+    """Faults on demand, in words of the protocols of this broker; None: of all protocols that have any. ``restart`` stops and
+    starts the broker, and is called by its threads. With it, or ``has_machine``, also faults of the machine: for a broker that
+    has a ``broker.server.machine``."""
 
     def vocabularies() -> Mapping[str, Vocabulary]:
         words: dict[str, Vocabulary] = {
@@ -53,10 +55,11 @@ def new_faults(config: BrokerConfig | None = None, restart: Callable[[], object]
             for scheme, source in (SERVICES if config is None else sources(config)).items()
             if source.faulting is not None
         }
-        if restart is None:
-            return words
-        more = {scheme: attrs.evolve(each, kinds={**each.kinds, RESTART: Kind()}) for scheme, each in words.items()}
-        return {**more, "machine": MACHINE}
+        if restart is not None:
+            words = {
+                scheme: attrs.evolve(each, kinds={**each.kinds, RESTART: Kind()}) for scheme, each in words.items()
+            }
+        return {**words, "machine": MACHINE} if has_machine or restart is not None else words
 
     return Faults(vocabularies, restart)
 
