@@ -80,7 +80,7 @@ class FaultHandle:
         self._matched += 1
         fault = self.fault
         number = self._matched - fault.skip
-        if number <= 0 or not _drawn(fault.seed, number) < fault.probability:
+        if number <= 0 or not drawn(fault.seed, number) < fault.probability:
             return False
         self._hits += 1
         self._passed.append(passing)
@@ -91,7 +91,7 @@ class FaultHandle:
         return self.fault.count is not None and self._hits >= self.fault.count
 
 
-def _drawn(seed: int, number: int) -> float:
+def drawn(seed: int, number: int) -> float:
     """The ``number``-th number of a seed, at least 0 and less than 1."""
     digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=6).digest()
     return int.from_bytes(digest) / 2**48
@@ -116,11 +116,16 @@ class Faults:
         self._last = 0
         self._attached: list[Callable[[bool], object]] = []
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What can be added."""
+        return self._vocabulary()
+
     def add(self, kind: str | Fault, **fields: Any) -> FaultHandle:
         """Add ``Fault(kind=kind, **fields)``, or a ``Fault`` as it is. Requests that arrive from now on meet it. Raises
         ConfigError for a fault that cannot be carried out, and for more than ``FAULTS_MAX``."""
         fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
-        vocabulary = self._vocabulary()
+        vocabulary = self.vocabulary
         fault = vocabulary.checked(fault)
         with self.changed:
             if len(self._added) >= FAULTS_MAX:
