@@ -11,7 +11,7 @@ Pure; any thread.
 """
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -26,7 +26,6 @@ DELAY_MAX_MS: Final = 3_600_000
 # Names that an error message lists.
 _LISTED_MAX = 100
 
-_TEXTS = ("kind", "api", "client_id", "principal", "topic", "group", "transactional_id", "error")
 # The least and the greatest value of each number.
 _NUMBERS = {
     "partition": (0, NUMBER_MAX),
@@ -34,8 +33,12 @@ _NUMBERS = {
     "skip": (0, NUMBER_MAX),
     "seed": (-(2**63), 2**63 - 1),
     "delay_ms": (0, DELAY_MAX_MS),
+    "offset": (0, 2**63 - 1),
+    "partitions": (1, NUMBER_MAX),
 }
 _OF_ENTITIES = ("topic", "partition", "group", "transactional_id")
+# Fields that say what happens. The others say to what, and how often.
+_OF_KINDS = ("error", "delay_ms", "member_id", "offset", "partitions")
 
 
 class Entity(NamedTuple):
@@ -67,32 +70,83 @@ class Passing:
 
 @attrs.frozen
 class Kind:
-    """What a kind of fault needs. ``fields``: those of ``error`` and ``delay_ms`` that it must have; it must not have others.
-    ``passes``: it meets every request that matches, and other faults meet the request as well."""
+    """What a kind of fault needs. ``fields``: those of ``_OF_KINDS`` that it must have; ``may``: those that it may have; it must
+    not have others. ``passes``: it meets every request that matches, and other faults meet the request as well.
+
+    ``changes``: it changes the broker and not the answer. It happens when a request passes, before the work, or by hand
+    (``Faults.trigger``). ``thing``: the field with the name of what is changed, which the fault or else the request has to
+    have; ``parts``: fields that by hand limit the change to a part of that.
+    """
 
     fields: frozenset[str] = frozenset()
     passes: bool = False
+    may: frozenset[str] = frozenset()
+    changes: bool = False
+    thing: str | None = None
+    parts: frozenset[str] = frozenset()
+
+
+def _every_name(_api: str) -> Collection[str]:
+    return _OF_ENTITIES
 
 
 @attrs.frozen
 class Vocabulary:
-    """What is possible in a protocol, by name. APIs and errors are written as here, or as ``OffsetCommit`` for OFFSET_COMMIT."""
+    """What is possible in a protocol, by name. APIs and errors are written as here, or as ``OffsetCommit`` for OFFSET_COMMIT.
+    ``names_of``: the fields of entities that requests of this API may have."""
 
     kinds: Mapping[str, Kind]
     apis: tuple[str, ...]
     errors: tuple[str, ...]
+    names_of: Callable[[str], Collection[str]] = _every_name
 
     def checked(self, fault: "Fault") -> "Fault":
         """The fault with the names as they are in here. Raises ConfigError for one that cannot be carried out."""
+        fault = self._spelt(fault)
+        thing = self.kinds[fault.kind].thing
+        if thing is not None and getattr(fault, thing) is None and not self._may_name(fault, thing):
+            raise ConfigError(f"Give {thing} for a fault of the kind {fault.kind!r}: no {fault.api} request names one.")
+        return fault
+
+    def checked_by_hand(self, fault: "Fault") -> "Fault":
+        """``checked`` for a fault that happens now, without a request."""
         kind = self.kinds[_known("kind", fault.kind, self.kinds)]
-        for field in ("error", "delay_ms"):
+        if not kind.changes:
+            possible = ", ".join(name for name, each in self.kinds.items() if each.changes)
+            raise ConfigError(
+                f"A fault of the kind {fault.kind!r} needs requests: add it. Possible by hand: {possible}."
+            )
+        fault = self._spelt(fault)
+        if kind.thing is not None and getattr(fault, kind.thing) is None:
+            raise ConfigError(f"Give {kind.thing} for a fault of the kind {fault.kind!r}.")
+        allowed = {"kind", kind.thing} | kind.parts | kind.fields | kind.may
+        unfit = [name for name in fault.as_json() if name not in allowed] + ["when"] * (fault.when is not None)
+        if unfit:
+            raise ConfigError(f"Leave out {unfit[0]} for a fault of the kind {fault.kind!r} that happens at once.")
+        return fault
+
+    def not_asked(self, fault: "Fault") -> frozenset[str]:
+        """Fields of the fault that only say what is changed, because no request of the API has them."""
+        kind = self.kinds[fault.kind]
+        if kind.thing is None:
+            return frozenset()
+        return frozenset(field for field in {kind.thing} | kind.parts if not self._may_name(fault, field))
+
+    def _may_name(self, fault: "Fault", field: str) -> bool:
+        return fault.api is None or field in self.names_of(fault.api)
+
+    def _spelt(self, fault: "Fault") -> "Fault":
+        name = _known("kind", fault.kind, self.kinds)
+        kind = self.kinds[name]
+        for field in _OF_KINDS:
             is_given = getattr(fault, field) is not None
-            if is_given != (field in kind.fields):
-                raise ConfigError(
-                    f"{'Leave out' if is_given else 'Give'} {field} for a fault of the kind {fault.kind!r}."
-                )
+            if is_given and field not in kind.fields | kind.may:
+                raise ConfigError(f"Leave out {field} for a fault of the kind {name!r}.")
+            if not is_given and field in kind.fields:
+                raise ConfigError(f"Give {field} for a fault of the kind {name!r}.")
         return attrs.evolve(
             fault,
+            kind=name,
             api=None if fault.api is None else _known("api", fault.api, self.apis),
             error=None if fault.error is None else _known("error", fault.error, self.errors),
         )
@@ -160,15 +214,23 @@ class Fault:
     seed: int = attrs.field(default=0, validator=_check_number)
     delay_ms: int | None = attrs.field(default=None, validator=_number)
     error: str | None = attrs.field(default=None, validator=_text)
+    member_id: str | None = attrs.field(default=None, validator=_text)
+    offset: int | None = attrs.field(default=None, validator=_number)
+    partitions: int | None = attrs.field(default=None, validator=_number)  # how many are added
     when: Callable[[Passing], bool] | None = None
 
-    def matching(self, passing: Passing) -> tuple[Entity, ...]:
-        """The entities of the request that the fault is about; none if it does not match. Does not ask ``when``."""
+    def matching(self, passing: Passing, not_asked: Collection[str] = ()) -> tuple[Entity, ...]:
+        """The entities of the request that the fault is about; none if it does not match. Does not ask ``when``. ``not_asked``:
+        fields that need not match."""
         for name in ("api", "client_id", "principal"):
             wanted = getattr(self, name)
             if wanted is not None and wanted != getattr(passing, name):
                 return ()
-        wanted_names = {name: getattr(self, name) for name in _OF_ENTITIES if getattr(self, name) is not None}
+        wanted_names = {
+            name: getattr(self, name)
+            for name in _OF_ENTITIES
+            if name not in not_asked and getattr(self, name) is not None
+        }
         return tuple(
             entity
             for entity in passing.entities

@@ -1,18 +1,19 @@
 """The faults that are in force, in the order in which they were added, and what each of them has met.
 
 ``Faults`` belongs to whoever starts the broker, and outlives its stops and starts. A service asks it about each request that
-passes (``take``); ``attach`` tells the service whether there is anything to ask. Any thread may call anything. The lock is not
-held while ``Fault.when`` is called.
+passes (``take``); ``attach`` tells the service whether there is anything to ask. ``trigger`` has a fault happen without a
+request. Any thread may call anything. The lock is not held while ``Fault.when`` is called, or a triggered fault happens.
 """
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 import attrs
 
-from broker.errors import ConfigError
+from broker.errors import BrokerError, ConfigError
 from broker.faults.fault import Entity, Fault, Kind, Passing, Vocabulary, fault_of
 from broker.runtime.threads import Condition
 
@@ -23,13 +24,19 @@ PASSED_MAX: Final = 1000
 _ENTITIES_MAX = 100
 
 
+# Makes a fault happen that was triggered, and returns when it is done.
+CarryOut = Callable[[Fault], object]
+_NOTHING: Mapping[str, CarryOut] = MappingProxyType({})
+
+
 class FaultHandle:
     """A fault that was added. At the end of a ``with`` block it is removed."""
 
-    def __init__(self, faults: "Faults", number: int, fault: Fault, kind: Kind) -> None:
+    def __init__(self, faults: "Faults", number: int, fault: Fault, kind: Kind, not_asked: frozenset[str]) -> None:
         self.number = number
         self.fault = fault
         self.kind = kind
+        self.not_asked = not_asked  # see ``Vocabulary``
         self._faults = faults
         self._hits = 0
         self._matched = 0
@@ -114,7 +121,7 @@ class Faults:
         self._added: dict[int, FaultHandle] = {}  # by number: all that were not removed
         self._in_force: tuple[FaultHandle, ...] = ()
         self._last = 0
-        self._attached: list[Callable[[bool], object]] = []
+        self._attached: list[tuple[Callable[[bool], object], Mapping[str, CarryOut]]] = []
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -131,10 +138,23 @@ class Faults:
             if len(self._added) >= FAULTS_MAX:
                 raise ConfigError(f"There are {FAULTS_MAX} faults: remove some, also of those that are used up.")
             self._last += 1
-            handle = FaultHandle(self, self._last, fault, vocabulary.kinds[fault.kind])
+            not_asked = vocabulary.not_asked(fault)
+            handle = FaultHandle(self, self._last, fault, vocabulary.kinds[fault.kind], not_asked)
             self._added[handle.number] = handle
             self._put_in_force((*self._in_force, handle))
         return handle
+
+    def trigger(self, kind: str | Fault, **fields: Any) -> None:
+        """Have a fault that changes the broker happen now: ``trigger("rebalance", group="g")``. Returns when it is done. Raises
+        ConfigError for a fault that needs a request or other fields, BrokerError where no broker runs that can do it, and if
+        there is no such group, topic or transactional id. Not on a thread of the broker."""
+        fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
+        fault = self._vocabulary().checked_by_hand(fault)
+        with self.changed:
+            able = [carry_out[fault.kind] for _, carry_out in self._attached if fault.kind in carry_out]
+        if not able:
+            raise BrokerError(f"No broker is running that a fault of the kind {fault.kind!r} could happen to.")
+        able[0](fault)
 
     def list(self) -> Sequence[FaultHandle]:
         """All that were not removed, those that are used up included, in the order in which they were added."""
@@ -164,18 +184,18 @@ class Faults:
 
     # -- services -----------------------------------------------------------------------------------------------------
 
-    def attach(self, callback: Callable[[bool], object]) -> None:
+    def attach(self, callback: Callable[[bool], object], carry_out: Mapping[str, CarryOut] = _NOTHING) -> None:
         """``callback`` is called now, and when the first fault is added or the last one ends: whether there is any. It is
-        called with the lock held."""
+        called with the lock held. ``carry_out``: by kind, what makes a fault happen that was triggered: it blocks until that is
+        done, and raises BrokerError."""
         with self.changed:
-            self._attached.append(callback)
+            self._attached.append((callback, carry_out))
             callback(bool(self._in_force))
 
     def detach(self, callback: Callable[[bool], object]) -> None:
         """Undo ``attach``. Does nothing if that was not called."""
         with self.changed:
-            if callback in self._attached:
-                self._attached.remove(callback)
+            self._attached = [each for each in self._attached if each[0] != callback]
 
     def take(self, passing: Passing) -> Taken | None:
         """The fault that this request meets: the first that matches. Faults that let requests pass meet it in any case."""
@@ -191,7 +211,10 @@ class Faults:
     def _met(self, handle: FaultHandle, passing: Passing) -> tuple[Entity, ...]:
         """The entities of the request that are hit by this fault."""
         fault = handle.fault
-        entities = fault.matching(passing)
+        entities = fault.matching(passing, handle.not_asked)
+        thing = handle.kind.thing
+        if thing is not None and getattr(fault, thing) is None:
+            entities = tuple(entity for entity in entities if getattr(entity, thing) is not None)
         if not entities:
             return ()
         matched = attrs.evolve(passing, entities=entities[:_ENTITIES_MAX])
@@ -208,5 +231,5 @@ class Faults:
     def _put_in_force(self, handles: tuple[FaultHandle, ...]) -> None:
         before, self._in_force = bool(self._in_force), handles
         if before != bool(handles):
-            for callback in self._attached:
+            for callback, _ in self._attached:
                 callback(bool(handles))

@@ -17,7 +17,7 @@ from broker.kafka.metering import Metered
 from broker.log import get_logger
 from broker.metrics.tracing import LOG_CALLS_MAX, LogCall
 from broker.network.service import Handover, Outbox, Peer, Request
-from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
+from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work, lane_of
 from broker.security.principal import Principal
 from protocol.errors import MessageTooLarge
 from protocol.kafka.api_keys import ApiKey
@@ -203,6 +203,10 @@ class Api:
     def __attrs_post_init__(self) -> None:
         assert (self.handle is None) != (self.handle_raw is None)
         object.__setattr__(self, "label", "".join(word.capitalize() for word in self.key.name.split("_")))
+
+    def lane_of(self, size: int) -> str | None:
+        """The lane for a request whose body has ``size`` bytes. None: any handler."""
+        return lane_of(size, self.lane) if self.sized_by_bytes else self.lane
 
     @property
     def advertised(self) -> tuple[int, int]:

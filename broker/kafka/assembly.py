@@ -15,6 +15,7 @@ from broker.kafka.client_telemetry import ClientTelemetry
 from broker.kafka.configs.changes import report_ignored
 from broker.kafka.configs.client_metrics import ClientMetricsConfigs
 from broker.kafka.context import KafkaContext
+from broker.kafka.faulting.changes import KINDS, Changes
 from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.group import GroupType
@@ -118,7 +119,7 @@ class KafkaPart:
         self._quotas.on_change.append(self._quotas_changed)
         context.throttling.count_in(self._quotas)
         self._quotas_changed()
-        self._faults.attach(self._faults_changed)
+        self._faults.attach(self._faults_changed, dict.fromkeys(KINDS, Changes(context).trigger))
         report_ignored(context)
         context.features.open()
         context.telemetry.configs.load()

@@ -16,7 +16,7 @@ from broker.kafka.producing.appending import RunRequest
 from broker.kafka.sasl_session import LoginRules, SaslSession
 from broker.log import get_logger
 from broker.network.service import Connection, Handover, Outbox, Peer, Request, Violations
-from broker.network.work import BULK, REQUEST_ENTRIES_MAX, Abandoned, lane_of
+from broker.network.work import BULK, REQUEST_ENTRIES_MAX, Abandoned
 from protocol.errors import ProtocolError, TooManyEntries
 from protocol.kafka.schema import control
 
@@ -45,7 +45,7 @@ class KafkaService:
         api = request.api
         size = len(request.frame) - request.body_offset
         if self._context.faults is not None and type(request) is not RunRequest and _has_logged_in(request):
-            return Handover(lane_of(size, api.lane) if api.sized_by_bytes else api.lane, Begun())
+            return Handover(api.lane_of(size), Begun())
         if size <= api.inline_max_bytes:
             if api.prepare is not None:
                 metering = self._context.metering
@@ -57,7 +57,7 @@ class KafkaService:
                     return _BULK_HANDOVER
             if api.inline:
                 return None
-        return Handover(lane_of(size, api.lane) if api.sized_by_bytes else api.lane)
+        return Handover(api.lane_of(size))
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, KafkaRequest)

@@ -10,9 +10,15 @@ from broker.errors import ConfigError
 from broker.faults.fault import DELAY_MAX_MS, NUMBER_MAX, TEXT_MAX, Entity, Fault, Kind, Passing, Vocabulary, fault_of
 
 WORDS = Vocabulary(
-    kinds={"observe": Kind(passes=True), "error": Kind(frozenset({"error"})), "delay": Kind(frozenset({"delay_ms"}))},
+    kinds={
+        "observe": Kind(passes=True),
+        "error": Kind(frozenset({"error"})),
+        "delay": Kind(frozenset({"delay_ms"})),
+        "emptied": Kind(changes=True, thing="topic", parts=frozenset({"partition"}), may=frozenset({"offset"})),
+    },
     apis=("PRODUCE", "OFFSET_COMMIT"),
     errors=("NOT_COORDINATOR", "FENCED"),
+    names_of=lambda api: {"PRODUCE": ("topic", "partition"), "OFFSET_COMMIT": ("group",)}[api],
 )
 NAMES = st.sampled_from(["a", "b"])
 MAYBE = st.none() | NAMES
@@ -42,6 +48,9 @@ FAULTS = st.builds(
     seed=st.integers(-(2**63), 2**63 - 1),
     delay_ms=st.none() | st.integers(0, DELAY_MAX_MS),
     error=MAYBE,
+    member_id=MAYBE,
+    offset=st.none() | st.integers(0, 2**63 - 1),
+    partitions=st.none() | st.integers(1, NUMBER_MAX),
 )
 
 
@@ -73,13 +82,19 @@ def test_a_selector_that_is_lacking_never_matches() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"kind": "eror", "error": "FENCED"}, "no kind 'eror'. Did you mean error? Possible: observe, error, delay."),
+        (
+            {"kind": "eror", "error": "FENCED"},
+            "no kind 'eror'. Did you mean error? Possible: observe, error, delay, emptied.",
+        ),
         ({"kind": "observe", "api": "PRODUCT"}, "Did you mean PRODUCE? Possible: PRODUCE, OFFSET_COMMIT."),
         ({"kind": "error", "error": "FENCD"}, "Did you mean FENCED?"),
         ({"kind": "error"}, "Give error"),
         ({"kind": "observe", "error": "FENCED"}, "Leave out error"),
         ({"kind": "observe", "delay_ms": 1}, "Leave out delay_ms"),
         ({"kind": "delay"}, "Give delay_ms"),
+        ({"kind": "observe", "offset": 1}, "Leave out offset"),
+        ({"kind": "emptied", "topic": "t", "partitions": 1}, "Leave out partitions"),
+        ({"kind": "emptied", "api": "OFFSET_COMMIT"}, "Give topic for a fault of the kind 'emptied': no OFFSET_COMMIT"),
         ({"kind": "observe", "tpoic": "t"}, "Did you mean topic? Possible: kind, api"),
         ({"api": "PRODUCE"}, "Give the kind"),
         ({"kind": "observe", "topic": 1}, "topic of a fault as a text"),
@@ -97,6 +112,30 @@ def test_a_wrong_fault_is_explained(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         WORDS.checked(fault_of(fields))
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"kind": "error"}, "needs requests: add it. Possible by hand: emptied."),
+        ({"kind": "emptied"}, "Give topic"),
+        ({"kind": "emptied", "topic": "t", "api": "PRODUCE"}, "Leave out api"),
+        ({"kind": "emptied", "topic": "t", "group": "g"}, "Leave out group"),
+        ({"kind": "emptied", "topic": "t", "when": lambda _: True}, "Leave out when"),
+    ],
+)
+def test_what_cannot_happen_by_hand_is_explained(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        WORDS.checked_by_hand(fault_of(fields))
+
+
+def test_a_field_that_no_request_of_the_api_has_is_not_asked() -> None:
+    def not_asked(**fields: Any) -> set[str]:
+        return set(WORDS.not_asked(Fault(kind="emptied", topic="t", **fields)))
+
+    assert {"topic", "partition"} == not_asked(api="OFFSET_COMMIT", partition=0)
+    assert set() == not_asked(api="PRODUCE", partition=0) | not_asked(partition=0)
+    assert set() == WORDS.not_asked(Fault(kind="observe", api="OFFSET_COMMIT", topic="t"))
 
 
 @pytest.mark.parametrize("spelt", ["OFFSET_COMMIT", "OffsetCommit", "offset_commit"])

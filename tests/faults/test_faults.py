@@ -5,12 +5,17 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.errors import ConfigError
+from broker.errors import BrokerError, ConfigError
 from broker.faults import faults as module
 from broker.faults.fault import Entity, Fault, Kind, Passing, Vocabulary
 from broker.faults.faults import FaultHandle, Faults, Taken
 
-WORDS = Vocabulary({"observe": Kind(passes=True), "reset": Kind()}, ("A", "B"), ())
+WORDS = Vocabulary(
+    {"observe": Kind(passes=True), "reset": Kind(), "emptied": Kind(changes=True, thing="topic")},
+    ("A", "B"),
+    (),
+    lambda api: ("topic",) if api == "A" else (),
+)
 
 
 def new_faults() -> Faults:
@@ -204,3 +209,32 @@ def test_a_detached_service_is_not_called() -> None:
     faults.detach(callback)
     faults.add("reset")
     assert [False] == told
+
+
+def test_a_change_needs_to_know_what_it_changes() -> None:
+    faults = new_faults()
+    handle = faults.add("emptied", count=None)
+    assert faults.take(passing("A")) is None
+    taken = faults.take(passing("A", Entity(), Entity("t")))
+    assert taken == Taken(handle.fault, (Entity("t"),))
+
+
+def test_a_change_may_say_itself_what_it_changes() -> None:
+    faults = new_faults()
+    handle = faults.add("emptied", api="B", topic="t")
+    assert faults.take(passing("A", Entity("t"))) is None
+    assert faults.take(passing("B")) == Taken(handle.fault, (Entity(),))
+
+
+def test_a_triggered_fault_happens_where_a_service_can_do_it() -> None:
+    faults = new_faults()
+    with pytest.raises(BrokerError, match="No broker is running"):
+        faults.trigger("emptied", topic="t")
+    happened: list[Fault] = []
+    faults.attach(lambda _: None)
+    faults.attach(callback := lambda _: None, {"emptied": happened.append})
+    faults.trigger("Emptied", topic="t")
+    assert [Fault(kind="emptied", topic="t")] == happened
+    faults.detach(callback)
+    with pytest.raises(BrokerError, match="No broker is running"):
+        faults.trigger("emptied", topic="t")

@@ -13,6 +13,7 @@ with which it is handled, or None if the fault has dealt with it.
 | error_after | done | has the error code for the entities that match |
 | lost | done | never sent, nor any later one: the connection stays open and is no longer read from |
 | reset, reset_after | not done; done | none: the connection is closed |
+| those of ``changes.py`` | done, after the broker was changed | as always |
 
 An error code goes where the API's answer has it: to the partition, topic or group, else to the whole answer. An answer
 that has errors only for what it lists, such as Metadata about all topics, is made first and then lists them with the code.
@@ -28,19 +29,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from broker.errors import BrokerError
 from broker.faults.fault import Fault, Kind, Passing, Vocabulary
 from broker.faults.faults import Taken
 from broker.kafka.api import KafkaRequest
 from broker.kafka.context import KafkaContext
-from broker.kafka.faulting.messages import Located, entities_of, put_error, put_everywhere, without
+from broker.kafka.faulting.changes import KINDS, Change, Changes, changes_of
+from broker.kafka.faulting.messages import Located, entities_of, names_of, put_error, put_everywhere, without
+from broker.log import get_logger
 from broker.network.service import Connection, Handover, Outbox, Part, Request
-from broker.network.work import REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES
+from broker.network.work import ADMIN, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES
 from broker.runtime.disk import FileRegion
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
 from protocol.kafka.throttle_time import with_throttle_time
+
+log = get_logger("kafka")
 
 _WITH_ERROR, _WITH_DELAY = frozenset({"error"}), frozenset({"delay_ms"})
 # Not of Kafka: their messages have no schema.
@@ -60,21 +66,32 @@ def vocabulary() -> Vocabulary:
             "lost": Kind(),
             "reset": Kind(),
             "reset_after": Kind(),
+            **KINDS,
         },
         apis=tuple(key.name for key in ApiKey if key not in _LOGIN),
         errors=tuple(code.name.upper() for code in ErrorCode if code),
+        names_of=_names_of,
     )
+
+
+def _names_of(api: str) -> frozenset[str]:
+    key = ApiKey[api]
+    return frozenset() if key in _OWN else names_of(key)
 
 
 class Begun:
     """``prepared`` of a request that goes to ``Faulting.begin``: for the first time, or again after a handler has handed
-    it over, with the answer that the fault wants and what the handler has prepared."""
+    it over, with the answer that the fault wants and what the handler has prepared; or for the changes of the broker that are
+    left to be made before its work (none: all are made)."""
 
-    __slots__ = ("answer", "prepared")
+    __slots__ = ("answer", "changes", "prepared")
 
-    def __init__(self, answer: "Answer | None" = None, prepared: Any = None) -> None:
+    def __init__(
+        self, answer: "Answer | None" = None, prepared: Any = None, changes: Sequence[Change] | None = None
+    ) -> None:
         self.answer = answer
         self.prepared = prepared
+        self.changes = changes
 
 
 # What becomes of an answer: (outbox, request, its parts; None if the request gets none).
@@ -86,11 +103,14 @@ class Faulting:
 
     def __init__(self, context: KafkaContext) -> None:
         self._context = context
+        self._changes = Changes(context)
 
     def begin(self, request: KafkaRequest, outbox: Outbox, begun: Begun) -> tuple[Outbox, Any] | None:
         """The outbox and ``prepared`` for the request's handler; None if it needs no handler. Raises ProtocolError."""
         if begun.answer is not None:
             return Faulted(outbox, begun.answer), begun.prepared
+        if begun.changes is not None:
+            return self._change(request, outbox, begun.changes)
         api = request.api
         body, located = None, None
         if api.key not in _OWN and api.min_version <= request.api_version <= api.max_version:
@@ -100,9 +120,27 @@ class Faulting:
         taken = None if faults is None else faults.take(self._passing(request, located))
         if taken is None:
             return outbox, None
+        if taken.fault.kind in KINDS:
+            outbox.hand_over(request, Handover(ADMIN, Begun(changes=changes_of(taken.fault, taken.entities, body))))
+            return None
         matching = [] if located is None else [each for each in located if each.entity in taken.entities]
         answer = self._carry_out(taken, request, outbox, body, matching)
         return None if answer is None else (Faulted(outbox, answer), None)
+
+    def _change(self, request: KafkaRequest, outbox: Outbox, changes: Sequence[Change]) -> tuple[Outbox, Any] | None:
+        """Make the first of the changes; the request comes again for the others, and then for its work."""
+        if not changes:
+            return outbox, None
+        change, left = changes[0], changes[1:]
+        lane = ADMIN if left else request.api.lane_of(len(request.frame) - request.body_offset)
+
+        def done(error: BrokerError | None) -> None:
+            if error is not None:
+                log.warning("fault_did_not_happen", fault=change.fault.as_json(), error=str(error))
+            outbox.hand_over(request, Handover(lane, Begun(changes=left)))
+
+        self._changes.happen(change, done)
+        return None
 
     def _passing(self, request: KafkaRequest, located: Sequence[Located] | None) -> Passing:
         passing = partial(

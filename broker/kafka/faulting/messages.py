@@ -9,6 +9,7 @@ Pure; used only while there are faults, so it may be slow.
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,6 +17,7 @@ import attrs
 
 from broker.faults.fault import Entity
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.schema import control
 from protocol.kafka.schema.schema_reader import Message, field_specs
 
 Steps = tuple[tuple[str, int], ...]
@@ -32,6 +34,7 @@ _KEYS: Final = {
     "index": "partition",
     "group_id": "group",
     "transactional_id": "transactional_id",
+    "v3_and_below_transactional_id": "transactional_id",
 }
 # Arrays of plain values that name entities.
 _PLAIN: Final = {
@@ -145,6 +148,31 @@ def _named(values: Mapping[str, Any], around: Located, name_of: NameOf) -> Locat
 def _with(entity: Entity, attribute: str, value: Any) -> Entity:
     """``attribute``: "" changes nothing."""
     return entity._replace(**{attribute: value}) if attribute else entity
+
+
+@cache
+def names_of(api_key: int) -> frozenset[str]:
+    """The fields of entities that requests of this API may have, in any version."""
+    if api_key == ApiKey.FIND_COORDINATOR:
+        return frozenset(_COORDINATORS.values())
+    return frozenset().union(*(_names_in(cls, api_key, "") for cls in control.request_classes(api_key)))
+
+
+def _names_in(cls: Message, api_key: int, array: str) -> frozenset[str]:
+    """``array``: the field whose elements are of this class."""
+    found: set[str] = set()
+    for spec in field_specs(cls):
+        if spec.entity is None:
+            attribute = (_PLAIN if spec.is_array else _KEYS).get(spec.name)
+            if attribute is not None and not (spec.is_array and api_key in _ABOUT_MEMBERS):
+                found.add(attribute)
+            if spec.name == "name" and "topic" in array:
+                found.add("topic")
+            if spec.name == "resource_type":
+                found.update(_RESOURCES.values())
+        elif spec.is_array and spec.name not in _OTHER_ARRAYS and api_key not in _ABOUT_MEMBERS:
+            found |= _names_in(spec.entity, api_key, spec.name)
+    return frozenset(found)
 
 
 def without(body: Any, located: Collection[Located]) -> Mapping[str, Any] | None:

@@ -252,10 +252,19 @@ class ClassicGroup:
         """Handle everything that is due by ``now``."""
         self._rebalancer.expire(now)
 
-    def rebalance(self, now: float) -> None:
-        """Have all members join again, unless they are already being asked to."""
-        if self.state is STABLE:
+    def rebalance(self, now: float) -> bool:
+        """Have all members join again, unless they are already being asked to. False if there are no members."""
+        if self.state in (STABLE, COMPLETING):
             self._rebalancer.prepare(ClassicGroupEvent.MEMBER_LEFT, now)
+        return bool(len(self.members))
+
+    def time_out(self, member_id: str | None, now: float) -> bool:
+        """Remove this member, or all, as at the end of its session, also while its request is parked. False if there is none."""
+        found = [each.member_id for each in self.members if member_id in (None, each.member_id)]
+        for each in found:
+            if each in self.members:  # a rebalance that the others have ended removes those that have not joined
+                self._rebalancer.remove(each, now)
+        return bool(found)
 
     def hand_over(self) -> None:
         """Another group takes over the members. Parked members are told to join again, and nothing else happens here."""

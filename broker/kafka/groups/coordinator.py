@@ -214,6 +214,28 @@ class GroupCoordinator:
         allowed = config.group_min_session_timeout_ms <= session_timeout_ms <= config.group_max_session_timeout_ms
         return ErrorCode.none if allowed else ErrorCode.invalid_session_timeout
 
+    # As if something had happened to members -----------------------------------------------------------------------------
+
+    def rebalance(self, group_id: str) -> ErrorCode:
+        """Begin a rebalance of this group that every member notices. UNKNOWN_MEMBER_ID if it has no members."""
+        return self._have(group_id, lambda group, now: group.rebalance(now))
+
+    def time_out(self, group_id: str, member_id: str | None) -> ErrorCode:
+        """Remove this member, or all, as at the end of its session. UNKNOWN_MEMBER_ID if there is none."""
+        return self._have(group_id, lambda group, now: group.time_out(member_id, now))
+
+    def _have(self, group_id: str, happen: Callable[[Group, float], bool]) -> ErrorCode:
+        registry = self._registry
+        error = registry.refusal(group_id)
+        entry = registry.get(group_id)
+        if error or entry is None:
+            return error or ErrorCode.group_id_not_found
+        with entry.lock:
+            has_happened = happen(entry.group, registry.clock.monotonic())
+            answers = registry.settle(entry)
+        send(answers)
+        return ErrorCode.none if has_happened else ErrorCode.unknown_member_id
+
     # Administration ---------------------------------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription]:

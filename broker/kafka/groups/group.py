@@ -111,6 +111,12 @@ class Group(Protocol):
     def expire(self, now: float) -> None:
         """Handle everything that is due by ``now``."""
 
+    def rebalance(self, now: float) -> bool:
+        """Begin a rebalance that every member notices. False if there are no members."""
+
+    def time_out(self, member_id: str | None, now: float) -> bool:
+        """Remove this member, or all, as at the end of its session. False if there is no such member."""
+
     def delete(self) -> ErrorCode:
         """End the group if it has no members."""
 

@@ -38,8 +38,8 @@ from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import Offsets
 from broker.kafka.transactions.executor import TransactionalIdExpiration, TransactionExecutor, log_failure
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
-from broker.kafka.transactions.registry import Reply, TransactionRegistry, committed_of, state_of
-from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Partition, Phase, State, Transaction
+from broker.kafka.transactions.registry import Reply, TransactionEntry, TransactionRegistry, committed_of, state_of
+from broker.kafka.transactions.transaction import LAST_EPOCH, PREPARED, Claim, Partition, Phase, State, Transaction
 from broker.kafka.transactions.version_2 import TransactionsVersion2
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
@@ -218,6 +218,22 @@ class TransactionCoordinator:
         if entry is None:
             reply(ErrorCode.coordinator_not_available, -1, -1)
             return
+
+        def begin(state: State) -> None:
+            self._executor.change(entry, state, partial(self._initialized, state, reply))
+
+        self._init(entry, timeout_ms, claim, begin, lambda error: reply(error, -1, -1))
+
+    def _init(
+        self,
+        entry: TransactionEntry,
+        timeout_ms: int,
+        claim: Claim | None,
+        begin: Callable[[State], None],
+        refuse: Reply,
+    ) -> None:
+        """``begin`` gets the next state, with the entry's lock held."""
+        registry = self._registry
         state = entry.transaction.state
         new_id = -1
         if state is None or state.epoch >= LAST_EPOCH:
@@ -226,7 +242,7 @@ class TransactionCoordinator:
             except StorageError as error:
                 log_failure(error)
                 registry.drop_if_new(entry)
-                reply(ErrorCode.coordinator_not_available, -1, -1)
+                refuse(ErrorCode.coordinator_not_available)
                 return
         with entry.lock:
             # If the id was forgotten a moment ago, it is new when the client asks again.
@@ -236,9 +252,9 @@ class TransactionCoordinator:
             if isinstance(result, State) and result.producer_id < 0:
                 result = ErrorCode.concurrent_transactions  # the last epoch was used meanwhile: ask again
             if isinstance(result, State):
-                self._executor.change(entry, result, partial(self._initialized, result, reply))
+                begin(result)
                 return
-        reply(result, -1, -1)
+        refuse(result)
 
     @staticmethod
     def _initialized(state: State, reply: InitReply, error: ErrorCode) -> None:
@@ -370,6 +386,41 @@ class TransactionCoordinator:
                 reply(dict.fromkeys(partitions, result))
                 return
         self._hanging.abort(claim, partitions, reply)
+
+    # As if something had happened to the producer ---------------------------------------------------------------------
+
+    def fence(self, transactional_id: str, reply: Reply) -> None:
+        """What ``init`` by another producer does to the present one: its open transaction is aborted, and its epoch no longer
+        counts. ``reply`` is called when that is done. Blocks as ``init`` does."""
+        entry = self._registry.active(transactional_id, reply)
+        state = None if entry is None else entry.transaction.state
+        if entry is None:
+            return
+        if state is None:
+            reply(ErrorCode.invalid_producer_id_mapping)
+            return
+        owner = entry
+
+        def begin(state: State) -> None:
+            if state.phase in PREPARED:
+                self._executor.abort(owner, state, reply)
+            else:
+                self._executor.change(owner, state, reply)
+
+        self._init(entry, state.timeout_ms, None, begin, reply)
+
+    def time_out(self, transactional_id: str, reply: Reply) -> None:
+        """Abort the open transaction as at its timeout. ``reply`` is called when that is done. INVALID_TXN_STATE if none is
+        open."""
+        entry = self._registry.active(transactional_id, reply)
+        if entry is None:
+            return
+        with entry.lock:
+            result = entry.transaction.time_out(self._clock.time_ms())
+            if isinstance(result, State):
+                self._executor.time_out(entry, result, reply)
+                return
+        reply(result)
 
     # Administration -------------------------------------------------------------------------------------------------
 

@@ -320,10 +320,16 @@ class TransactionExecutor:
             if aborted is None:  # a change is pending, or the wall clock was set back
                 self._arm(entry, state, _TIMEOUT_RETRY_S)
                 return
-            log.warning(
-                "transaction_timed_out", transactional_id=transaction.transactional_id, timeout_ms=state.timeout_ms
-            )
-            self.change(entry, aborted, _ignore)
+            self.time_out(entry, aborted, _ignore)
+
+    def time_out(self, entry: TransactionEntry, aborted: State, reply: Reply) -> None:
+        """Abort a transaction at its timeout. The caller holds the entry's lock. ``reply`` as for ``abort``."""
+        log.warning(
+            "transaction_timed_out",
+            transactional_id=entry.transaction.transactional_id,
+            timeout_ms=aborted.timeout_ms,
+        )
+        self.abort(entry, aborted, reply)
 
 
 def _error_of(failure: StorageError | None) -> ErrorCode:

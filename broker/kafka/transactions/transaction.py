@@ -332,8 +332,20 @@ class Transaction:
     def expire(self, now_ms: int) -> State | None:
         """The aborted transaction, if its timeout has passed."""
         state = self.state
-        if state is None or self.pending is not None or state.deadline_ms is None or now_ms < state.deadline_ms:
+        if state is None or state.deadline_ms is None or now_ms < state.deadline_ms:
             return None
+        aborted = self.time_out(now_ms)
+        return aborted if isinstance(aborted, State) else None
+
+    def time_out(self, now_ms: int) -> State | ErrorCode:
+        """The aborted transaction, as at its timeout."""
+        state = self.state
+        if state is None or state.phase is Phase.DEAD:
+            return ErrorCode.invalid_producer_id_mapping
+        if self.pending is not None or state.phase in PREPARED:
+            return ErrorCode.concurrent_transactions
+        if state.phase is not Phase.ONGOING:
+            return ErrorCode.invalid_txn_state
         # The slow producer may go on with the next epoch, if it asks for it before another producer does.
         return _fence(state, TransactionEvent.TIMED_OUT, Claim(state.producer_id, state.epoch), now_ms)
 

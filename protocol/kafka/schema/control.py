@@ -10,7 +10,7 @@ Tests: tests/protocol/kafka/schema/test_control.py, tests/protocol/kafka/schema/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -29,6 +29,7 @@ __all__ = [
     "milliseconds",
     "parse_request",
     "parse_response",
+    "request_classes",
     "response_class",
 ]
 
@@ -168,6 +169,12 @@ def _request_class(api_key: int, version: int) -> Message:
         return load_request_schema(api_key, version)
     except (UnknownAPIKey, UnknownEntity):
         raise LookupError(f"API {api_key} has no version {version}") from None
+
+
+def request_classes(api_key: int) -> Iterator[Message]:
+    """kio's dataclasses of all versions of a request."""
+    for version in sorted(_versions(api_key)):
+        yield _request_class(api_key, version)
 
 
 def response_class(api_key: int, version: int) -> Message:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.faults.fault import Entity
 from broker.kafka import handlers
-from broker.kafka.faulting.messages import Located, entities_of, put_error, put_everywhere, without
+from broker.kafka.faulting.messages import Located, entities_of, names_of, put_error, put_everywhere, without
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
@@ -51,6 +51,8 @@ def test_a_request_falls_apart_into_entities(key: ApiKey, version: int) -> None:
         body = instance(schema_of(REQUEST, key, version), fields)
         located = entities_of(key, body, name_of)
         assert located
+        named = {field for each in located for field, value in each.entity._asdict().items() if value is not None}
+        assert named <= names_of(key)
         assert without(body, located) is None or located[0].steps != ()
         gone = [each for each in located if data.draw(st.booleans())]
         left = without(body, gone)
@@ -156,6 +158,12 @@ def codes(value: Any) -> list[int]:
         (ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["g"]}, [Entity(group="g")]),
         (ApiKey.END_TXN, 3, {"transactional_id": "x"}, [Entity(transactional_id="x")]),
         (
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            3,
+            {"v3_and_below_transactional_id": "x", "v3_and_below_topics": [{"name": "t", "partitions": [3]}]},
+            [Entity("t", 3, transactional_id="x")],
+        ),
+        (
             ApiKey.OFFSET_FETCH,
             8,
             {"groups": [{"group_id": "g", "topics": [{"name": "t", "partition_indexes": [3]}]}, {"group_id": "h"}]},
@@ -183,6 +191,23 @@ def test_a_request_says_what_it_is_about(
     key: ApiKey, version: int, fields: dict[str, Any], expected: list[Entity]
 ) -> None:
     assert expected == [each.entity for each in entities_of(key, parsed(key, version, fields), name_of)]
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        (ApiKey.HEARTBEAT, {"group"}),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, {"group"}),
+        (ApiKey.FIND_COORDINATOR, {"group", "transactional_id"}),
+        (ApiKey.FETCH, {"topic", "partition"}),
+        (ApiKey.CREATE_TOPICS, {"topic"}),
+        (ApiKey.TXN_OFFSET_COMMIT, {"topic", "partition", "group", "transactional_id"}),
+        (ApiKey.DESCRIBE_CONFIGS, {"topic", "group"}),
+        (ApiKey.API_VERSIONS, set()),
+    ],
+)
+def test_it_is_known_what_requests_may_be_about(key: ApiKey, names: set[str]) -> None:
+    assert names == names_of(key)
 
 
 def test_an_unknown_id_is_a_topic_without_name() -> None:

@@ -155,6 +155,21 @@ class GroupMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.driver.wait(seconds)
 
+    @rule()
+    def a_rebalance_is_demanded(self) -> None:
+        group = self.driver.group
+        assert bool(len(group.members)) == group.rebalance(self.driver.now)
+        self.driver._settle()
+
+    @rule(index=client, everybody=st.booleans())
+    def a_session_is_ended(self, index: int, everybody: bool) -> None:
+        group, member_id = self.driver.group, self.clients[index].member_id
+        has_ended = bool(len(group.members)) if everybody else member_id in group.members
+        assert has_ended == group.time_out(None if everybody else member_id, self.driver.now)
+        self.driver._settle()
+        assert not (everybody and len(group.members))
+        assert member_id not in group.members
+
     @precondition(lambda self: self.driver.saves)
     @rule(fails=st.sampled_from([False, False, False, True]))
     def a_save_ends(self, fails: bool) -> None:

@@ -367,6 +367,25 @@ class ConsumerGroup:
         schedule.wake = schedule.next()
         self._settle(now, may_downgrade=has_fenced)
 
+    def rebalance(self, now: float) -> bool:
+        """Have all members give up their partitions, and assign these anew when nobody has any. Bumping the epoch alone would not
+        do: the assignors are sticky, and the members would notice nothing. False if there are no members."""
+        if not len(self._core.members):
+            return False
+        self._core.targets.withhold()
+        self._core.advance(now)
+        self._settle(now)
+        return True
+
+    def time_out(self, member_id: str | None, now: float) -> bool:
+        """Remove this member, or all, as at the end of its session. False if there is none."""
+        found = [each for each in self._core.members if member_id in (None, each.member_id)]
+        for member in found:
+            self._core.remove(member, ErrorCode.unknown_member_id, now)
+        if found:
+            self._settle(now, may_downgrade=True)
+        return bool(found)
+
     def shut_down(self) -> None:
         """The broker stops. Waiting requests are answered; the group stays as it was saved."""
         if not self._is_dead:
@@ -380,8 +399,11 @@ class ConsumerGroup:
         if may_downgrade and may_become_classic(self._core):
             self._effects.append(become_classic(self._core, now))
             self._close()
-        else:
-            self._core.saver.flush()
+            return
+        if self._core.targets.is_withheld and self._core.ownership.is_empty:
+            self._core.targets.give_back()
+            self._core.advance(now)
+        self._core.saver.flush()
 
     def _check_member_epoch(self, member_id: str, epoch: int) -> ErrorCode:
         member = self._core.members.get(member_id)

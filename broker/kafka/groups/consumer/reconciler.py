@@ -25,6 +25,10 @@ class Ownership:
     def __init__(self) -> None:
         self._owners: dict[UUID, dict[int, ConsumerMember]] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._owners
+
     def owner(self, topic_id: UUID, partition: int) -> ConsumerMember | None:
         return self._owners.get(topic_id, _NOBODY).get(partition)
 

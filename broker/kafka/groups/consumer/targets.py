@@ -199,6 +199,8 @@ class Targets:
         # The topics from which the target assignment was computed. None after a restart: only their hash is known.
         self._used: TopicsUsed | None = {}
         self._task: AssignmentTask | None = None
+        # While it is withheld, nobody has partitions in the target.
+        self.is_withheld = False
         # Static members that were replaced while an assignment was computed: new member id -> old id.
         self._replaced: dict[str, str] = {}
 
@@ -215,6 +217,16 @@ class Targets:
         if self.epoch == self.assignment_epoch or is_being_computed:
             self.epoch += 1
             self._changed()
+
+    def withhold(self) -> None:
+        """Nobody is to have partitions, until ``give_back``."""
+        self.is_withheld = True
+        self.bump()
+
+    def give_back(self) -> None:
+        """The partitions are to be assigned anew."""
+        self.is_withheld = False
+        self.bump()
 
     def rename(self, old_id: str, new_id: str) -> None:
         """A static member has another member id now."""
@@ -303,7 +315,13 @@ class Targets:
         """Have the target assignment computed if it is not up to date. True if it is."""
         if self.epoch == self.assignment_epoch:
             return True
-        if self._task is not None or not self.resolutions.are_complete(self._members.regexes):
+        if self._task is not None:
+            return False
+        if self.is_withheld:
+            self.assignments, self.assignment_epoch = {}, self.epoch
+            self._changed()
+            return True
+        if not self.resolutions.are_complete(self._members.regexes):
             return False
         task = self._new_task()
         if task.cost > INLINE_COST_MAX:

@@ -303,8 +303,7 @@ class ShareGroup:
         while self._sessions.first() <= now:
             member_id = self._sessions.first_key()
             assert member_id is not None
-            self._remove(member_id, now)
-            self._effects.append(MemberFenced(member_id))
+            self._fence(member_id, now)
         if self._initialise_again_at <= now:
             self._initialise_again_at = inf
             if len(self.members):
@@ -314,6 +313,19 @@ class ShareGroup:
             if not self._target.is_pending:  # otherwise the run that is due does it
                 self._save()
         self.wake = min(self._sessions.first(), self._save_again_at, self._initialise_again_at)
+
+    def rebalance(self, now: float) -> bool:
+        """Have the partitions assigned anew. False if there are no members."""
+        if self._state is STABLE:
+            self._change()
+        return self._state is STABLE
+
+    def time_out(self, member_id: str | None, now: float) -> bool:
+        """Remove this member, or all, as at the end of its session. False if there is none."""
+        found = [each.member_id for each in self.members if member_id in (None, each.member_id)]
+        for each in found:
+            self._fence(each, now)
+        return bool(found)
 
     def shut_down(self) -> None:
         """The broker stops. Waiting members are told to look for the coordinator again; the group stays as it was saved."""
@@ -382,6 +394,11 @@ class ShareGroup:
         self._remove(member_id, now)
         self._left.append(Answer(to, HeartbeatResult(ErrorCode.none, member_id, LEAVE_EPOCH)))
         return None
+
+    def _fence(self, member_id: str, now: float) -> None:
+        """The member's session has ended."""
+        self._remove(member_id, now)
+        self._effects.append(MemberFenced(member_id))
 
     def _remove(self, member_id: str, now: float) -> None:
         self.members.remove(member_id)

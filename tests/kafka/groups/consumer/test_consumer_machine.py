@@ -144,6 +144,20 @@ class ConsumerGroupModel(RuleBasedStateMachine):
     def match(self) -> None:
         self.driver.match()
 
+    @rule()
+    def rebalance(self) -> None:
+        assert bool(len(self.group._core.members)) == self.group.rebalance(self.driver.now)
+        self.driver.settle()
+
+    @rule(number=NUMBERS)
+    def time_out(self, number: int) -> None:
+        client = self.clients.get(number)
+        if client is not None:
+            client.may_be_fenced = True
+            is_member = client.member_id in self.group._core.members
+            assert is_member == self.group.time_out(client.member_id, self.driver.now)
+            self.driver.settle()
+
     @rule(seconds=st.sampled_from([0.5, 2.0, 20.0, 50.0]))
     def pass_time(self, seconds: float) -> None:
         for client in self.clients.values():

@@ -80,6 +80,19 @@ class ShareGroupMachine(RuleBasedStateMachine):
         self.driver.wait(seconds)
         self._read_answers()
 
+    @rule()
+    def rebalance(self) -> None:
+        assert bool(len(self.driver.group.members)) == self.driver.group.rebalance(self.driver.now)
+        self.driver.settle()
+        self._read_answers()
+
+    @rule(member=members)
+    def time_out(self, member: str) -> None:
+        is_member = member in self.driver.group.members
+        assert is_member == self.driver.group.time_out(member, self.driver.now)
+        self.driver.settle()
+        self._read_answers()
+
     # The coordinator ------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.driver.due)
