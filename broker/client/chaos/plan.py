@@ -47,6 +47,12 @@ _ERRORS: Final[Mapping[str, Sequence[str]]] = {
 _APIS: Final = (*_ERRORS, *("PRODUCE", "FETCH", "OFFSET_COMMIT") * 3)
 # Kinds that are about requests of an API: without one they would meet the first requests of a client, whatever these are.
 _ABOUT_REQUESTS: Final = ("delay", "throttle", "error", "error_after", "lost", "reset", "reset_after")
+# When the broker is changed, by what is changed: at a request that names it, in the midst of what a client is doing.
+_APIS_OF: Final[Mapping[str, Sequence[str]]] = {
+    "group": ("OFFSET_COMMIT", "OFFSET_COMMIT", "HEARTBEAT", "SYNC_GROUP", "OFFSET_FETCH"),
+    "transactional_id": ("ADD_PARTITIONS_TO_TXN", "ADD_OFFSETS_TO_TXN", "TXN_OFFSET_COMMIT", "END_TXN"),
+    "topic": ("PRODUCE", "FETCH", "OFFSET_COMMIT"),
+}
 # If the test names no faults: what happens to every client sooner or later.
 DEFAULT: Final[Sequence[Template]] = ("lost", "reset", "reset_after", "error", "error_after", "delay")
 _DELAYS_MS: Final = (10, 50, 200)
@@ -123,6 +129,8 @@ def _fault(choose: Choose, template: Template, vocabulary: Vocabulary) -> Fault:
     needs = known.fields if known is not None else frozenset()
     if fields.get("kind") in _ABOUT_REQUESTS and "api" not in fields:
         fields["api"] = choose(_apis_with(fields.get("error")))
+    if known is not None and known.thing is not None and "api" not in fields:
+        fields["api"] = choose(_APIS_OF[known.thing])
     if "error" in needs and "error" not in fields:
         fields["error"] = choose(_errors_of(fields.get("api")))
     if "delay_ms" in needs and "delay_ms" not in fields:

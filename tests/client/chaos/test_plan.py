@@ -24,7 +24,7 @@ errors = st.sampled_from(WORDS.errors)
 def templates(draw: st.DrawFn) -> Template:
     kind = draw(st.sampled_from(sorted(WORDS.kinds)))
     fields: dict[str, Any] = {"kind": kind}
-    if draw(st.booleans()):
+    if not WORDS.kinds[kind].changes and draw(st.booleans()):
         fields["api"] = draw(st.one_of(apis, st.lists(apis, min_size=1, max_size=3)))
     if "error" in WORDS.kinds[kind].fields and draw(st.booleans()):
         fields["error"] = draw(st.one_of(errors, st.lists(errors, min_size=1, max_size=3)))
@@ -77,6 +77,16 @@ def test_what_is_left_open_is_drawn_to_suit() -> None:
             assert fault.api in ("ADD_PARTITIONS_TO_TXN", "ADD_OFFSETS_TO_TXN", "END_TXN")
         for fault in plan_of(seed, [{"kind": "error", "api": "OffsetCommit"}], WORDS):
             assert fault.error in ("NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS")
+
+
+def test_changes_happen_when_clients_ask_about_what_is_changed() -> None:
+    changes = [name for name, kind in WORDS.kinds.items() if kind.changes]
+    check(changes, WORDS)
+    drawn = {(fault.kind, fault.api) for seed in range(200) for fault in plan_of(seed, changes, WORDS)}
+    assert set(changes) == {kind for kind, _ in drawn}
+    assert {"OFFSET_COMMIT", "HEARTBEAT"} < {api for kind, api in drawn if kind == "rebalance"}
+    assert {"ADD_PARTITIONS_TO_TXN", "END_TXN"} < {api for kind, api in drawn if kind == "producer_fenced"}
+    assert {"PRODUCE", "FETCH"} < {api for kind, api in drawn if kind == "topic_deleted"}
 
 
 def test_code_says_what_comes_first() -> None:
