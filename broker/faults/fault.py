@@ -211,6 +211,11 @@ class Vocabularies:
     def __init__(self, by_protocol: Mapping[str, Vocabulary]) -> None:
         self._by_protocol = by_protocol
 
+    def kind(self, name: object, protocol: object = None) -> Kind | None:
+        """The kind of this name in this protocol; None: in the first that has it."""
+        found = (words.kinds.get(str(name)) for each, words in self._by_protocol.items() if protocol in (None, each))
+        return next(filter(None, found), None)
+
     def checked(self, fault: "Fault") -> tuple["Fault", Mapping[str, Meaning]]:
         """The fault with the names as they are here, and what it is in each protocol that it is about. Raises ConfigError for one
         that cannot be carried out, or that may mean different things."""
