@@ -211,16 +211,20 @@ class Vocabularies:
     def __init__(self, by_protocol: Mapping[str, Vocabulary]) -> None:
         self._by_protocol = by_protocol
 
-    def kind(self, name: object, protocol: object = None) -> Kind | None:
-        """The kind of this name in this protocol; None: in the first that has it."""
-        found = (words.kinds.get(str(name)) for each, words in self._by_protocol.items() if protocol in (None, each))
-        return next(filter(None, found), None)
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Of all protocols, by name; where several have one, that of the first."""
+        return {name: kind for words in reversed([*self._by_protocol.values()]) for name, kind in words.kinds.items()}
 
-    def checked(self, fault: "Fault") -> tuple["Fault", Mapping[str, Meaning]]:
-        """The fault with the names as they are here, and what it is in each protocol that it is about. Raises ConfigError for one
-        that cannot be carried out, or that may mean different things."""
+    def checked(self, fault: "Fault") -> "Fault":
+        """The fault with the names as they are here. Raises ConfigError for one that cannot be carried out, or that may mean
+        different things."""
+        return self._found(fault, Vocabulary.checked)[0]
+
+    def meanings(self, fault: "Fault") -> Mapping[str, Meaning]:
+        """What a fault is in each protocol that it is about. Raises ConfigError as ``checked`` does."""
         fault, found = self._found(fault, Vocabulary.checked)
-        return fault, {name: Meaning(words.kinds[fault.kind], words.not_asked(fault)) for name, words in found.items()}
+        return {name: Meaning(words.kinds[fault.kind], words.not_asked(fault)) for name, words in found.items()}
 
     def checked_by_hand(self, fault: "Fault") -> "Fault":
         """``checked`` for a fault that happens now, without a request."""

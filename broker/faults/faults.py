@@ -135,7 +135,7 @@ class Faults:
         self._attached: list[tuple[Callable[[bool], object], Mapping[str, CarryOut]]] = []
 
     @property
-    def vocabularies(self) -> Vocabularies:
+    def vocabulary(self) -> Vocabularies:
         """What can be added."""
         return Vocabularies(self._vocabularies())
 
@@ -143,7 +143,8 @@ class Faults:
         """Add ``Fault(kind=kind, **fields)``, or a ``Fault`` as it is. Requests that arrive from now on meet it. Raises
         ConfigError for a fault that cannot be carried out, and for more than ``FAULTS_MAX``."""
         fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
-        fault, meanings = self.vocabularies.checked(fault)
+        vocabulary = self.vocabulary
+        fault, meanings = vocabulary.checked(fault), vocabulary.meanings(fault)
         with self.changed:
             if len(self._added) >= FAULTS_MAX:
                 raise ConfigError(f"There are {FAULTS_MAX} faults: remove some, also of those that are used up.")
@@ -158,7 +159,7 @@ class Faults:
         ConfigError for a fault that needs a request or other fields, BrokerError where no broker runs that can do it, and if
         there is no such group, topic or transactional id. Not on a thread of the broker."""
         fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
-        fault = self.vocabularies.checked_by_hand(fault)
+        fault = self.vocabulary.checked_by_hand(fault)
         with self.changed:
             able = [carry_out[fault.kind] for _, carry_out in self._attached if fault.kind in carry_out]
         if not able:

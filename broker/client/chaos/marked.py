@@ -43,9 +43,9 @@ class Options:
             seeds = total
         return cls(_seeds(seeds), faults)
 
-    def plans(self, vocabularies: "Vocabularies") -> Iterator[tuple[int, Plan]]:
+    def plans(self, vocabulary: "Vocabularies") -> Iterator[tuple[int, Plan]]:
         for seed in self.seeds:
-            yield seed, plan_of(seed, self.faults, vocabularies)
+            yield seed, plan_of(seed, self.faults, vocabulary)
 
 
 def _seeds(seeds: object) -> Sequence[int]:
@@ -65,13 +65,13 @@ def run(item: pytest.Function, marker: pytest.Mark, body: Callable[[], object], 
         _refuse("A test with @pytest.mark.broker_chaos needs the fixture `broker`: its faults are the broker's.")
     try:
         options = Options.of(marker, item.config)
-        check(options.faults, broker.faults.vocabularies)
+        check(options.faults, broker.faults.vocabulary)
         prepared = broker.snapshot()
         _put_back(broker, prepared)  # raises ConfigError now if the broker cannot go back
     except ConfigError as error:
         _refuse(str(error))
     hunt = Hunt(broker.faults, body, lambda: _put_back(broker, prepared), is_failure)
-    for seed, plan in options.plans(broker.faults.vocabularies):
+    for seed, plan in options.plans(broker.faults.vocabulary):
         # In case the test ends from outside, such as by a timeout.
         said[:] = [f"Seed {seed}. Its plan:", *(f"    {as_code(fault)}" for fault in plan)]
         first = hunt.run(plan)

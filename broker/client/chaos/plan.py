@@ -34,7 +34,8 @@ _ERRORS: Final[Mapping[str, Sequence[str]]] = {
     "METADATA": ("LEADER_NOT_AVAILABLE",),
     "FIND_COORDINATOR": ("COORDINATOR_NOT_AVAILABLE",),
     "OFFSET_COMMIT": _NOT_COORDINATOR,
-    "OFFSET_FETCH": _NOT_COORDINATOR,
+    # librdkafka does not ask again for a long time after the errors of coordinators.
+    "OFFSET_FETCH": ("UNSTABLE_OFFSET_COMMIT",),
     "JOIN_GROUP": _NOT_COORDINATOR,
     "SYNC_GROUP": _NOT_COORDINATOR,
     "HEARTBEAT": _NOT_COORDINATOR,
@@ -61,17 +62,17 @@ _SKIPS: Final = (0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 6, 9)
 _COUNTS: Final = (1, 1, 1, 2)
 
 
-def plan_of(seed: int, templates: Sequence[Template], vocabularies: Vocabularies) -> tuple[Fault, ...]:
+def plan_of(seed: int, templates: Sequence[Template], vocabulary: Vocabularies) -> tuple[Fault, ...]:
     """At least one fault. Raises ConfigError for templates that are none, or of which a fault cannot be made."""
     numbers = count(1)
 
     def choose(items: Sequence[Any]) -> Any:
         return items[int(drawn(seed, next(numbers)) * len(items))]
 
-    return tuple(_fault(choose, choose(templates), vocabularies) for _ in range(choose(range(FAULTS_MAX)) + 1))
+    return tuple(_fault(choose, choose(templates), vocabulary) for _ in range(choose(range(FAULTS_MAX)) + 1))
 
 
-def check(templates: Sequence[Template], vocabularies: Vocabularies) -> None:
+def check(templates: Sequence[Template], vocabulary: Vocabularies) -> None:
     """Raises ConfigError, as ``plan_of`` might for some seed."""
     if isinstance(templates, str | Mapping) or not templates:
         raise ConfigError(
@@ -80,7 +81,7 @@ def check(templates: Sequence[Template], vocabularies: Vocabularies) -> None:
     for template in templates:
         # With the first item of each list, then with the second of each, and so on: every item is seen.
         for turn in range(max(map(_choices, _fields(template).values()), default=1)):
-            _fault(partial(_nth, turn), template, vocabularies)
+            _fault(partial(_nth, turn), template, vocabulary)
 
 
 def _nth(turn: int, items: Sequence[Any]) -> Any:
@@ -117,7 +118,7 @@ def _fields(template: Template) -> Mapping[str, Any]:
     return template
 
 
-def _fault(choose: Choose, template: Template, vocabularies: Vocabularies) -> Fault:
+def _fault(choose: Choose, template: Template, vocabulary: Vocabularies) -> Fault:
     fields: dict[str, Any] = {}
     for name, value in _fields(template).items():
         if isinstance(value, list | tuple):
@@ -125,10 +126,10 @@ def _fault(choose: Choose, template: Template, vocabularies: Vocabularies) -> Fa
                 raise ConfigError(f"Give {name} of a fault of a plan at least one value.")
             value = choose(value)
         fields[name] = value
-    known = vocabularies.kind(fields.get("kind"), fields.get("protocol"))
+    known = vocabulary.kinds.get(fields.get("kind", ""))
     needs = known.fields if known is not None else frozenset()
     if fields.get("kind") in _ABOUT_REQUESTS and "api" not in fields:
-        fields["api"] = choose(_apis_with(fields.get("error")))
+        fields["api"] = choose(_apis_for(fields["kind"], fields.get("error")))
     if known is not None and known.thing is not None and "api" not in fields:
         fields["api"] = choose(_APIS_OF[known.thing])
     if "error" in needs and "error" not in fields:
@@ -136,12 +137,14 @@ def _fault(choose: Choose, template: Template, vocabularies: Vocabularies) -> Fa
     if "delay_ms" in needs and "delay_ms" not in fields:
         fields["delay_ms"] = choose(_DELAYS_MS)
     drawn_skip, drawn_count = choose(_SKIPS), choose(_COUNTS)
-    return vocabularies.checked(fault_of({"skip": drawn_skip, "count": drawn_count, **fields}))[0]
+    return vocabulary.checked(fault_of({"skip": drawn_skip, "count": drawn_count, **fields}))
 
 
-def _apis_with(error: str | None) -> Sequence[str]:
+def _apis_for(kind: str, error: str | None) -> Sequence[str]:
     """Those for which the error is drawn; all if it is not drawn for any."""
-    return [api for api in _APIS if error in _ERRORS[api]] or _APIS
+    apis = [api for api in _APIS if error in _ERRORS[api]] or _APIS
+    # For the answer to this one, clients wait as long as a rebalance may take: five minutes.
+    return [api for api in apis if api != "JOIN_GROUP"] if kind == "lost" else apis
 
 
 def _errors_of(api: object) -> Sequence[str]:

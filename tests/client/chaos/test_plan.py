@@ -23,11 +23,11 @@ errors = st.sampled_from(KAFKA.errors)
 
 @st.composite
 def templates(draw: st.DrawFn) -> Template:
-    kind = draw(st.sampled_from(sorted(KAFKA.kinds)))
+    kind = draw(st.sampled_from(sorted(WORDS.kinds)))
     fields: dict[str, Any] = {"kind": kind}
-    if not KAFKA.kinds[kind].changes and draw(st.booleans()):
+    if not WORDS.kinds[kind].changes and draw(st.booleans()):
         fields["api"] = draw(st.one_of(apis, st.lists(apis, min_size=1, max_size=3)))
-    if "error" in KAFKA.kinds[kind].fields and draw(st.booleans()):
+    if "error" in WORDS.kinds[kind].fields and draw(st.booleans()):
         fields["error"] = draw(st.one_of(errors, st.lists(errors, min_size=1, max_size=3)))
     for name in draw(st.sets(st.sampled_from(["topic", "group", "client_id"]))):
         fields[name] = draw(st.text(max_size=5))
@@ -49,7 +49,7 @@ def test_plan_is_of_the_seed_and_within_the_templates(seed: int, chosen: list[Te
     assert plan == plan_of(seed, chosen, WORDS)
     assert 1 <= len(plan) <= FAULTS_MAX
     for fault in plan:
-        assert fault == WORDS.checked(fault)[0]
+        assert fault == WORDS.checked(fault)
         assert fault.count is not None and fault.count >= 1
         assert any(allows(template, fault) for template in chosen)
 
@@ -81,13 +81,19 @@ def test_what_is_left_open_is_drawn_to_suit() -> None:
 
 
 def test_changes_happen_when_clients_ask_about_what_is_changed() -> None:
-    changes = [name for name, kind in KAFKA.kinds.items() if kind.changes]
+    changes = [name for name, kind in WORDS.kinds.items() if kind.changes]
     check(changes, WORDS)
     drawn = {(fault.kind, fault.api) for seed in range(200) for fault in plan_of(seed, changes, WORDS)}
     assert set(changes) == {kind for kind, _ in drawn}
     assert {"OFFSET_COMMIT", "HEARTBEAT"} < {api for kind, api in drawn if kind == "rebalance"}
     assert {"ADD_PARTITIONS_TO_TXN", "END_TXN"} < {api for kind, api in drawn if kind == "producer_fenced"}
     assert {"PRODUCE", "FETCH"} < {api for kind, api in drawn if kind == "topic_deleted"}
+
+
+def test_nobody_waits_five_minutes_unless_told_to() -> None:
+    drawn = [fault for seed in range(300) for fault in plan_of(seed, ["lost"], WORDS)]
+    assert "JOIN_GROUP" not in {fault.api for fault in drawn}
+    assert all(fault.api == "JOIN_GROUP" for fault in plan_of(1, [{"kind": "lost", "api": "JOIN_GROUP"}], WORDS))
 
 
 def test_code_says_what_comes_first() -> None:
