@@ -34,7 +34,8 @@ _ERRORS: Final[Mapping[str, Sequence[str]]] = {
     "METADATA": ("LEADER_NOT_AVAILABLE",),
     "FIND_COORDINATOR": ("COORDINATOR_NOT_AVAILABLE",),
     "OFFSET_COMMIT": _NOT_COORDINATOR,
-    "OFFSET_FETCH": _NOT_COORDINATOR,
+    # librdkafka does not ask again for a long time after the errors of coordinators.
+    "OFFSET_FETCH": ("UNSTABLE_OFFSET_COMMIT",),
     "JOIN_GROUP": _NOT_COORDINATOR,
     "SYNC_GROUP": _NOT_COORDINATOR,
     "HEARTBEAT": _NOT_COORDINATOR,
@@ -128,7 +129,7 @@ def _fault(choose: Choose, template: Template, vocabulary: Vocabulary) -> Fault:
     known = vocabulary.kinds.get(fields.get("kind", ""))
     needs = known.fields if known is not None else frozenset()
     if fields.get("kind") in _ABOUT_REQUESTS and "api" not in fields:
-        fields["api"] = choose(_apis_with(fields.get("error")))
+        fields["api"] = choose(_apis_for(fields["kind"], fields.get("error")))
     if known is not None and known.thing is not None and "api" not in fields:
         fields["api"] = choose(_APIS_OF[known.thing])
     if "error" in needs and "error" not in fields:
@@ -139,9 +140,11 @@ def _fault(choose: Choose, template: Template, vocabulary: Vocabulary) -> Fault:
     return vocabulary.checked(fault_of({"skip": drawn_skip, "count": drawn_count, **fields}))
 
 
-def _apis_with(error: str | None) -> Sequence[str]:
+def _apis_for(kind: str, error: str | None) -> Sequence[str]:
     """Those for which the error is drawn; all if it is not drawn for any."""
-    return [api for api in _APIS if error in _ERRORS[api]] or _APIS
+    apis = [api for api in _APIS if error in _ERRORS[api]] or _APIS
+    # For the answer to this one, clients wait as long as a rebalance may take: five minutes.
+    return [api for api in apis if api != "JOIN_GROUP"] if kind == "lost" else apis
 
 
 def _errors_of(api: object) -> Sequence[str]:

@@ -53,6 +53,8 @@ def consumer_of(broker, more=None, **callbacks):
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "heartbeat.interval.ms": 20,
+        # A consumer that cannot say that it leaves stays in the group for so long.
+        "session.timeout.ms": 6000,
         "fetch.wait.max.ms": 20,
     }
     consumer = Consumer(settings(broker, {**options, **(more or {})}))

@@ -89,6 +89,12 @@ def test_changes_happen_when_clients_ask_about_what_is_changed() -> None:
     assert {"PRODUCE", "FETCH"} < {api for kind, api in drawn if kind == "topic_deleted"}
 
 
+def test_nobody_waits_five_minutes_unless_told_to() -> None:
+    drawn = [fault for seed in range(300) for fault in plan_of(seed, ["lost"], WORDS)]
+    assert "JOIN_GROUP" not in {fault.api for fault in drawn}
+    assert all(fault.api == "JOIN_GROUP" for fault in plan_of(1, [{"kind": "lost", "api": "JOIN_GROUP"}], WORDS))
+
+
 def test_code_says_what_comes_first() -> None:
     fault = attrs.evolve(
         Fault(kind="error", api="FETCH", error="UNKNOWN_SERVER_ERROR"), skip=2, topic="orders", when=allows
