@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.client.test_pytest_plugin import Run, run_by_hand, users
+from tests.client.test_pytest_plugin import ROOT, Run, run_by_hand, users
 
 __all__ = ["run_by_hand", "users"]
 
@@ -196,6 +196,30 @@ def test_wrong_option_is_one_sentence(run_by_hand: Run, users: Path) -> None:
         assert 1 == output.count(f"\n{sentence}"), sentence
     assert "Traceback" not in output
     assert "marked.py" not in output
+
+
+SWAPPED = """            write(producer, b"a bill for a " + order.value())
+            consumer.commit(order, asynchronous=False)
+"""
+
+
+def test_guide_shows_a_test_that_passes_and_what_it_says_of_a_bug(run_by_hand: Run, users: Path) -> None:
+    chapter = (ROOT / "docs" / "TESTING.md").read_text("utf-8").partition("\n## Chaos\n")[2].partition("\n## ")[0]
+    (test,) = re.findall(r"^```python\n(.*?)^```", chapter, re.MULTILINE | re.DOTALL)
+    (report,) = re.findall(r"^```\n(AssertionError.*?)^```", chapter, re.MULTILINE | re.DOTALL)
+    (users / "test_bills.py").write_text(test)
+    status, output = run_by_hand(users, "--strict-markers")
+    assert 0 == status, output
+
+    assert SWAPPED in test
+    first, second = SWAPPED.splitlines(keepends=True)
+    (users / "test_bills.py").write_text(test.replace(SWAPPED, second + first))
+    status, output = run_by_hand(users)
+    assert 1 == status, output
+    said, shown = section(output), report.partition("-\n")[2]
+    varies = re.compile(r"^ +\d+ |\d+ more runs", re.MULTILINE)
+    assert varies.sub("", shown) == varies.sub("", said), said
+    assert f"E           {report.splitlines()[0]}\n" in output
 
 
 def test_workers_hunt_side_by_side(run_by_hand: Run, users: Path) -> None:
