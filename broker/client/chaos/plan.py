@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, Final
 
 from broker.errors import ConfigError
-from broker.faults.fault import Fault, Vocabularies, fault_of
+from broker.faults.fault import ENTITY_FIELDS, Fault, Vocabularies, fault_of
 from broker.faults.faults import drawn
 
 Choose = Callable[[Sequence[Any]], Any]
@@ -128,10 +128,14 @@ def _fault(choose: Choose, template: Template, vocabulary: Vocabularies) -> Faul
         fields[name] = value
     known = vocabulary.kinds.get(fields.get("kind", ""))
     needs = known.fields if known is not None else frozenset()
-    if fields.get("kind") in _ABOUT_REQUESTS and "api" not in fields:
-        fields["api"] = choose(_apis_for(fields["kind"], fields.get("error")))
-    if known is not None and known.thing is not None and "api" not in fields:
-        fields["api"] = choose(_APIS_OF[known.thing])
+    if "api" not in fields:
+        apis = _apis_for(fields["kind"], fields.get("error")) if fields.get("kind") in _ABOUT_REQUESTS else ()
+        if known is not None and known.thing is not None:
+            apis = _APIS_OF[known.thing]
+        if apis:
+            asked = {name for name in ENTITY_FIELDS if fields.get(name) is not None}
+            # Those whose requests say what the template asks for; if there are none, the check says so.
+            fields["api"] = choose([api for api in apis if asked <= {*vocabulary.names_of(api)}] or apis)
     if "error" in needs and "error" not in fields:
         fields["error"] = choose(_errors_of(fields.get("api")))
     if "delay_ms" in needs and "delay_ms" not in fields:

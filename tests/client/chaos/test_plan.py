@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from broker.client.chaos.plan import DEFAULT, FAULTS_MAX, Template, as_code, check, plan_of
@@ -31,7 +31,12 @@ def templates(draw: st.DrawFn) -> Template:
         fields["error"] = draw(st.one_of(errors, st.lists(errors, min_size=1, max_size=3)))
     for name in draw(st.sets(st.sampled_from(["topic", "group", "client_id"]))):
         fields[name] = draw(st.text(max_size=5))
-    return draw(st.sampled_from([kind, fields]))
+    template = draw(st.sampled_from([kind, fields]))
+    try:
+        check([template], WORDS)
+    except ConfigError:
+        reject()  # such as a heartbeat with a topic
+    return template
 
 
 def allows(template: Template, fault: Fault) -> bool:
@@ -96,6 +101,12 @@ def test_nobody_waits_five_minutes_unless_told_to() -> None:
     assert all(fault.api == "JOIN_GROUP" for fault in plan_of(1, [{"kind": "lost", "api": "JOIN_GROUP"}], WORDS))
 
 
+def test_api_is_drawn_from_those_that_the_template_can_meet() -> None:
+    drawn = {fault.api for seed in range(300) for fault in plan_of(seed, [{"kind": "lost", "group": "billing"}], WORDS)}
+    assert {"OFFSET_COMMIT", "HEARTBEAT", "FIND_COORDINATOR"} < drawn
+    assert not {"PRODUCE", "FETCH", "METADATA", "END_TXN"} & drawn
+
+
 def test_code_says_what_comes_first() -> None:
     fault = attrs.evolve(
         Fault(kind="error", api="FETCH", error="UNKNOWN_SERVER_ERROR"), skip=2, topic="orders", when=allows
@@ -118,6 +129,7 @@ def test_code_says_what_comes_first() -> None:
         ([{"kind": "lost", "api": []}], "Give api of a fault of a plan at least one value"),
         ([{"kind": "lost", "error": "NOT_COORDINATOR"}], "Leave out error"),
         ([{"api": "FETCH"}], "Give the kind"),
+        ([{"kind": "lost", "api": ["PRODUCE", "HEARTBEAT"], "topic": "orders"}], "Leave out topic"),
     ],
 )
 def test_templates_that_are_none_are_refused(wrong: Any, sentence: str) -> None:
