@@ -4,10 +4,13 @@ import json
 import subprocess
 from collections.abc import Iterator
 
+import attrs
 import pytest
 from confluent_kafka import KafkaError, Producer
 
+from broker.cli.faults import _HELP
 from broker.client import Broker
+from broker.faults.fault import Fault
 from tests.cli.conftest import Run, command_line
 
 LISTENERS = ("kafka://127.0.0.1:0", "http://127.0.0.1:0")
@@ -158,3 +161,7 @@ def test_a_fault_is_triggered(run_alone: Run, broker: Broker, url: str) -> None:
         in run_alone("faults", "trigger", "topic_deleted", "--topic", "no-such", "-a", url, fails=1).stderr
     )
     assert broker.faults.list() == []
+
+
+def test_every_option_is_explained() -> None:
+    assert {field.name for field in attrs.fields(Fault)} - {"kind", "when"} == set(_HELP)
