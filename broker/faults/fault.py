@@ -299,7 +299,8 @@ _WITHOUT_COUNT = set(map(_plain, MACHINE.kinds))
 
 
 def _usual_count(fault: "Fault") -> int | None:
-    return None if _plain(fault.kind) in _WITHOUT_COUNT else 1
+    # The kind is checked later.
+    return None if isinstance(fault.kind, str) and _plain(fault.kind) in _WITHOUT_COUNT else 1
 
 
 _text: Any = attrs.validators.optional(_check_text)
