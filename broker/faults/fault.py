@@ -299,8 +299,7 @@ _WITHOUT_COUNT = set(map(_plain, MACHINE.kinds))
 
 
 def _usual_count(fault: "Fault") -> int | None:
-    # The kind is checked later.
-    return None if isinstance(fault.kind, str) and _plain(fault.kind) in _WITHOUT_COUNT else 1
+    return None if _plain(str(fault.kind)) in _WITHOUT_COUNT else 1  # str: it is checked later
 
 
 _text: Any = attrs.validators.optional(_check_text)

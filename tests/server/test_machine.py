@@ -15,7 +15,8 @@ from broker.client import Broker
 from broker.config import load
 from broker.errors import ConfigError, StorageError
 from broker.runtime.clock import SystemClock
-from broker.server import BrokerServer
+from broker.runtime.disk import SystemDisk
+from broker.server import BrokerServer, contents
 from broker.server.machine import Machine
 from tests.pulsar.clients import client as pulsar_client
 from tests.waiting import wait_for
@@ -235,11 +236,22 @@ def test_many_requests_restart_it_once_at_a_time(broker: Broker) -> None:
 # -- brokers without them ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["disk_full", "restart"])
-def test_server_of_its_own_has_no_such_faults(tmp_path: Path, kind: str) -> None:
-    server = BrokerServer(load(data_dir=str(tmp_path), listeners="kafka://127.0.0.1:0"))
+@pytest.mark.parametrize(("enabled", "kind"), [(False, "disk_full"), (False, "restart"), (True, "restart")])
+def test_server_of_its_own_has_no_such_faults(tmp_path: Path, enabled: bool, kind: str) -> None:
+    server = BrokerServer(load(data_dir=str(tmp_path), listeners="kafka://127.0.0.1:0", faults_enabled=enabled))
+    assert enabled == (type(server.runtime.disk) is not SystemDisk)
     with pytest.raises(ConfigError, match=f"no kind '{kind}'"):
         server.faults.add(kind)
+
+
+def test_server_with_faults_enabled_has_a_machine(tmp_path: Path) -> None:
+    server = BrokerServer(load(data_dir=str(tmp_path), listeners="kafka://127.0.0.1:0", faults_enabled=True))
+    server.start()
+    with server.faults.add("disk_full") as full, pytest.raises(StorageError):
+        contents.create_topic(server, "orders", 1, {})
+    assert full.hits > 0
+    contents.create_topic(server, "orders", 1, {})
+    server.stop()
 
 
 def test_file_operations_without_faults_ask_for_none(tmp_path: Path) -> None:
