@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pulsar
@@ -7,7 +7,10 @@ import pytest
 from broker.client.embedded import Broker
 from broker.errors import BrokerError, ConfigError
 from broker.faults.fault import Entity
+from protocol.pulsar.pulsar_pb2 import CommandFlow, CommandPing, CommandSubscribe
 from tests.pulsar.clients import client as real_client
+from tests.pulsar.wire import Type, Wire, send_frame
+from tests.waiting import wait_for
 
 MS = 60_000  # longer than any test takes that passes
 TOPIC = "orders"
@@ -173,6 +176,34 @@ def test_an_acknowledgement_with_an_error_fails_where_the_client_asks(broker: Br
     assert b"one" == client.subscribe(TOPIC, "s").receive(MS).data()
 
 
+class HeldTimer:
+    """Keeps (deadline, callback)."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[float, Callable[[], None]]] = []
+
+    def at(self, deadline: float, callback: Callable[[], None]) -> None:
+        self.held.append((deadline, callback))
+
+
+def test_a_late_flow_is_not_taken_before_its_time(broker: Broker, connect: Callable[..., Wire]) -> None:
+    context = broker.server.part("pulsar").context  # type: ignore[union-attr]
+    wire = connect()
+    wire.ask(Type.SUBSCRIBE, CommandSubscribe(topic=TOPIC, subscription="s", subType=0, consumer_id=3, request_id=0))
+    [connected] = context.topics.loaded()[0].subscriptions["s"].connected
+    timer, context.timer = context.timer, HeldTimer()
+    broker.faults.add("delay", api="FLOW", delay_ms=1000)
+    wire.say(Type.FLOW, CommandFlow(consumer_id=3, messagePermits=7))
+    wait_for(lambda: context.timer.held)
+    assert 0 == connected.consumer.permits
+    [(_, go_on)] = context.timer.held
+    go_on()
+    wait_for(lambda: connected.consumer.permits == 7)
+    context.timer = timer
+    wire.say(Type.PING, CommandPing())
+    assert Type.PONG == wire.hear()[0]  # the connection is read again
+
+
 def test_late_commands_of_a_consumer(broker: Broker, client: Any) -> None:
     client.create_producer(TOPIC).send(b"one")
     late = [broker.faults.add("delay", api=api, delay_ms=200) for api in ("SUBSCRIBE", "FLOW", "ACK")]
@@ -196,6 +227,19 @@ def test_a_connection_lost_at_a_message(broker: Broker, client: Any, kind: str, 
     producer.send(b"two")
     producer.send(b"three")
     assert [b"one", *[b"two"] * times, b"three"] == values(broker)
+
+
+@pytest.mark.parametrize(("kind", "written"), [("reset", 1), ("reset_after", 2)])
+def test_messages_behind_a_lost_connection_are_not_taken(
+    broker: Broker, connect: Callable[..., Wire], kind: str, written: int
+) -> None:
+    wire = connect()
+    wire.produce(TOPIC)
+    broker.faults.add(kind, api="SEND", skip=1)
+    wire.raw(b"".join(send_frame(number, b"%d" % number) for number in range(4)))
+    assert wire.is_closed()
+    log = broker.server.part("pulsar").context.topics.loaded()[0].log  # type: ignore[union-attr]
+    assert written == log.log_end_offset
 
 
 @pytest.mark.parametrize("api", ["LOOKUP", "SUBSCRIBE", "FLOW", "ACK"])
@@ -250,6 +294,20 @@ def test_a_consumer_is_disconnected_at_its_acknowledgement(broker: Broker, clien
     assert [b"one"] == received(consumer, 1)
     assert [b"one", b"one"] == received(consumer, 1) + received(other, 1)
     assert (1, 1) == (fault.hits, again.hits)
+
+
+def test_only_the_consumer_of_the_command_is_disconnected(broker: Broker, client: Any) -> None:
+    first, second = (
+        client.subscribe(TOPIC, "s", pulsar.ConsumerType.Shared, consumer_name=name) for name in ("first", "second")
+    )
+    client.create_producer(TOPIC).send(b"one")
+    again = broker.faults.add("observe", api="SUBSCRIBE", count=None)
+    broker.faults.add("consumer_disconnected", api="GET_LAST_MESSAGE_ID")
+    with pytest.raises(pulsar.PulsarException):
+        first.get_last_message_id()  # of a consumer that is just gone
+    again.wait(timeout=60)
+    second.get_last_message_id()
+    assert ["first"] == [each.client_id for each in again.passed]
 
 
 def test_consumers_are_disconnected_when_a_message_comes(broker: Broker, client: Any) -> None:

@@ -138,15 +138,18 @@ def test_a_reader_loses_its_connection_at_its_request(broker: Broker, client: Cl
 
 
 def test_late_messages_keep_their_order(broker: Broker, client: Client) -> None:
+    expected = [
+        bytes([number]) * 1000 for number in range(40)
+    ]  # long enough that the received bytes' memory is used again
     writer = client.open(partition := new_id(), kind=BLOCKING)
     late = [broker.faults.add("delay", api="PUSH_BUFFER", skip=skip, delay_ms=100) for skip in (2, 3)]
-    writer.push(b"0", b"1", b"2", b"3", b"4")
-    for each in late:
-        each.wait(timeout=60)
-    writer.push(b"5")
+    writer.push(*expected[:5])
+    late[0].wait(timeout=60)
+    writer.push(*expected[5:])
     client.finish(writer.end())
-    client.request(partition, credit=10)
-    assert [b"0", b"1", b"2", b"3", b"4", b"5"] == payloads(client.take(6))
+    assert [1, 1] == [each.hits for each in late]
+    client.request(partition, credit=50)
+    assert expected == payloads(client.take(40))
 
 
 def test_nothing_overtakes_a_late_message(broker: Broker, client: Client) -> None:
@@ -170,6 +173,15 @@ def test_late_buffers_keep_their_order(broker: Broker, client: Client) -> None:
     with InputGate([(broker.shuffle_address, NAME, 0)]) as gate:
         assert records == read(gate)
     assert 3 == late.hits
+
+
+def test_nothing_overtakes_a_late_buffer(broker: Broker, client: Client) -> None:
+    write(broker, b"0", b"1", b"2", b"3")
+    late = broker.faults.add("delay", api="BUFFER_RESPONSE", skip=1, delay_ms=300)
+    receiver = client.request(ID, credit=10)
+    late.wait(timeout=60)
+    client.add_credit(receiver)  # upon which the broker would send more
+    assert [0, 1, 2, 3] == [each.sequence for each in client.take(4)]
 
 
 # -- released partitions -----------------------------------------------------------------------------------------------

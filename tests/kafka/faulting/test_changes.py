@@ -324,6 +324,36 @@ def test_an_open_transaction_is_aborted(broker: Broker, topic: str, kind: str, a
     assert {} == broker.committed(topic)
 
 
+@pytest.mark.parametrize(
+    ("kind", "after", "committed"),
+    [
+        ("rebalance", ["revoked 2", "assigned 2"], 2),
+        ("session_expired", ["lost 2", "assigned 2"], 1),
+        ("offsets_rewound", ["lost 2", "assigned 2"], 0),
+    ],
+)
+def test_a_group_changes_inside_a_transaction(
+    broker: Broker, topic: str, kind: str, after: list[str], committed: int
+) -> None:
+    """Offsets of the old generation count as long as the members have not joined again, and not after the end of a session."""
+    with Reader(broker, topic) as reader:
+        reader.until(lambda: reader.seen == ["assigned 2"])
+        group = reader.consumer.consumer_group_metadata()
+        reader.consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        producer = transactional(broker, topic)
+        broker.faults.add(kind, api="ADD_OFFSETS_TO_TXN")
+        offsets = [TopicPartition(topic, 0, 2)]
+        if kind == "rebalance":
+            producer.send_offsets_to_transaction(offsets, group, _S)
+            producer.commit_transaction(_S)
+        else:
+            error = refused(producer.send_offsets_to_transaction, offsets, group, _S)
+            assert (KafkaError.UNKNOWN_MEMBER_ID, True) == (error.code(), error.txn_requires_abort())
+            producer.abort_transaction(_S)
+        reader.until(lambda: reader.seen == ["assigned 2", *after])
+        assert {(topic, 0): committed} == broker.committed(topic)
+
+
 def test_a_producer_without_a_transaction_is_fenced(broker: Broker, topic: str) -> None:
     producer = transactional(broker, topic)
     fault = broker.faults.add("producer_fenced", api="ADD_PARTITIONS_TO_TXN", transactional_id=topic)
