@@ -68,6 +68,7 @@ CLIENT_MAY_USE = {
 ALSO = {
     # A broker in a `with` block has to put one together.
     "broker.client.embedded": {"broker.server", "broker.config", "broker.log", "broker.faults"},
+    "broker.client.process_broker": {"broker.server", "broker.config", "broker.faults"},
     # Sends the broker's events to pytest's log.
     "broker.client.pytest_plugin": {"broker.log"},
     # Plans of faults.

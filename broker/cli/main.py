@@ -29,6 +29,7 @@ COMMANDS = {
     "consume": "Print the records of topics, one per line.",
     "shuffle": "Write, read, list and release result partitions.",
     "subscriptions": "List, describe, skip and reset Pulsar's subscriptions.",
+    "faults": "Have requests of clients fail on demand, for tests.",
     "top": "Watch topics by rate and groups by lag.",
     "bench": "Measure how fast a broker takes and gives records.",
     "inspect": "Show, verify and repair segment files, without a broker.",

@@ -114,8 +114,8 @@ def command(
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C, which stop it cleanly.
 
-    Without options it serves Kafka clients on 127.0.0.1:9092 and stores its topics in ./broker-data. If a setting is wrong, it
-    exits with status 2 and a message that says what to change.
+    Without options it serves Kafka clients on 127.0.0.1:9092 and stores its topics in ./broker-data. Settings can also be in the
+    environment, such as BROKER_NUM_PARTITIONS=3. If one is wrong, it exits with status 2 and a message that says what to change.
     """
     config = read_config(config_file, data_dir, listeners, overrides)
 
@@ -243,7 +243,7 @@ def _open_log_file(path: str | None) -> "LogFile | None":
 def read_config(
     config_file: str | None, data_dir: str | None, listeners: tuple[str, ...], overrides: tuple[str, ...]
 ) -> BrokerConfig:
-    """--data-dir and --listener take precedence over --set, which takes precedence over the file."""
+    """--data-dir and --listener take precedence over --set, that over environment variables, and those over the file."""
     text = None
     if config_file is not None:
         try:
@@ -256,7 +256,7 @@ def read_config(
         settings["data_dir"] = data_dir
     if listeners:
         settings["listeners"] = listeners
-    config = load(text, source=config_file or "", overrides=overrides, **settings)
+    config = load(text, source=config_file or "", variables=os.environ, overrides=overrides, **settings)
     import attrs
 
     # Absolute, because admin tools and events show it.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from broker.client.kafka.share.async_share_consumer import AsyncShareConsumer
     from broker.client.kafka.share.record import AcknowledgementError, ShareRecord
     from broker.client.kafka.share.share_consumer import ShareConsumer
+    from broker.client.process_broker import ProcessBroker
     from broker.client.shuffle.admin import ShuffleAdmin
     from broker.client.shuffle.errors import ShuffleError
     from broker.client.shuffle.local_exchange import LocalExchange
@@ -47,6 +48,7 @@ __all__ = [
     "CheckpointedInputGate",
     "InputGate",
     "LocalExchange",
+    "ProcessBroker",
     "Record",
     "RecordWriter",
     "ResultPartitionID",
@@ -75,6 +77,7 @@ _WHERE = {
     "CheckpointedInputGate": "broker.client.shuffle.reading.checkpointed_input_gate",
     "InputGate": "broker.client.shuffle.reading.input_gate",
     "LocalExchange": "broker.client.shuffle.local_exchange",
+    "ProcessBroker": "broker.client.process_broker",
     "Record": "broker.server.contents",
     "RecordWriter": "broker.client.shuffle.writing.record_writer",
     "ResultPartitionID": "protocol.shuffle.ids",

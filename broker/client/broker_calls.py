@@ -27,12 +27,19 @@ if TYPE_CHECKING:
     from broker.server.contents import Record as Record
 else:
 
-    class _Contents:
-        """Imports the module at its first use: pytest imports all test modules, also to run one test, and the server is most
-        of the broker."""
+    class _Function:
+        """Imports its module when it is called: pytest imports all test modules, also to run one test, and the server is most
+        of the broker. A broker in another process only needs the name."""
 
+        def __init__(self, name: str) -> None:
+            self.__name__ = name
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return getattr(importlib.import_module("broker.server.contents"), self.__name__)(*args, **kwargs)
+
+    class _Contents:
         def __getattr__(self, name: str) -> Any:
-            return getattr(importlib.import_module("broker.server.contents"), name)
+            return _Function(name)
 
     contents = _Contents()
 
@@ -56,8 +63,10 @@ _SLICE_S = 0.1
 class NotRunning(BrokerError):
     """The broker is stopped, or was not started."""
 
-    def __init__(self) -> None:
-        super().__init__("This broker is not running: use it in `with Broker() as broker:`, or call start() first.")
+    def __init__(
+        self, message: str = "This broker is not running: use it in `with Broker() as broker:`, or call start() first."
+    ) -> None:
+        super().__init__(message)
 
 
 class BrokerCalls:
@@ -73,6 +82,10 @@ class BrokerCalls:
     @abstractmethod
     def stop(self) -> None:
         """Stop the broker."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill the broker."""
 
     @abstractmethod
     def snapshot(self) -> Any:
@@ -240,6 +253,7 @@ class AsyncCalls:
 
     start = _Twin(BrokerCalls.start)
     stop = _Twin(BrokerCalls.stop)
+    kill = _Twin(BrokerCalls.kill)
     restart = _Twin(BrokerCalls.restart)
     create_topic = _Twin(BrokerCalls.create_topic)
     produce = _Twin(BrokerCalls.produce)

@@ -2,21 +2,22 @@
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast, runtime_checkable
 
 import attrs
 
 from broker.client.broker_calls import BrokerCalls, NotRunning
 from broker.client.settings import Settings
-from broker.config import load
+from broker.config import BrokerConfig, load
 from broker.config.listener import Listener
 from broker.errors import BrokerError, ConfigError
+from broker.log import get_logger
 from broker.runtime import forks
 from broker.runtime.directory_image import DirectoryImage
 from broker.runtime.forks import in_thread
 from broker.runtime.net import reserve_port
 from broker.runtime.temporary import TemporaryDirectory
-from broker.runtime.threads import RLock
+from broker.runtime.threads import RLock, run_aside
 
 if TYPE_CHECKING:
     from broker.faults.faults import Faults
@@ -37,6 +38,15 @@ class PathLike(Protocol):
     """The part of ``pathlib.Path`` that this module needs; only the runtime imports ``pathlib``."""
 
     def __fspath__(self) -> str: ...
+
+
+class Serving(Protocol):
+    """The part of ``BrokerServer`` that starting and stopping needs."""
+
+    @property
+    def listeners(self) -> dict[str, str]: ...
+
+    def stop(self, *, drain: float | None = None) -> bool: ...
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -67,7 +77,8 @@ class Broker(BrokerCalls):
     def __init__(self, data_dir: str | PathLike | None = None, **settings: Unpack[Settings]) -> None:
         self._given_dir = data_dir = data_dir.__fspath__() if isinstance(data_dir, PathLike) else data_dir
         self._temporary: TemporaryDirectory | None = None
-        self._server: BrokerServer | None = None
+        self._server: Serving | None = None
+        self._restarted: Serving | None = None  # that for which a restart was asked for last
         self._turn = RLock()  # a call of one thread and a stop by another wait for each other
         self._forks = forks.count()
         self._has_own_drain = "shutdown_timeout_ms" in settings
@@ -85,15 +96,16 @@ class Broker(BrokerCalls):
         self._cluster_id = ""
         self._after_reset: AfterReset | None = None  # for the next start
         self._reserved: list[Callable[[], None]] = []  # functions that free the ports while the broker is stopped
-        _when_dropped(self, _call_all, self._reserved)
+        when_dropped(self, call_all, self._reserved)
 
     def __repr__(self) -> str:
         server = self._server
         if server is None:
             has_place = self._given_dir is not None or self._temporary is not None
-            return f"<Broker, not running, data in {repr(self.data_dir) if has_place else 'a temporary directory'}>"
+            place = repr(self.data_dir) if has_place else "a temporary directory"
+            return f"<{type(self).__name__}, not running, data in {place}>"
         addresses = ", ".join(f"{name}://{address}" for name, address in server.listeners.items())
-        return f"<Broker at {addresses}, data in {self.data_dir!r}>"
+        return f"<{type(self).__name__} at {addresses}, data in {self.data_dir!r}>"
 
     def start(self) -> "Broker":
         """Start the broker, after a stop with the same data and ports. When this returns, clients can connect. Raises
@@ -106,18 +118,14 @@ class Broker(BrokerCalls):
             self._forks = forks.count()
             if self._given_dir is None and self._temporary is None:
                 self._temporary = TemporaryDirectory()
-                _when_dropped(self, self._temporary.remove)
+                when_dropped(self, self._temporary.remove)
             self._start()
         return self
 
     def _start(self) -> None:
-        # Not at the top: pytest imports all test modules, also to run one test, and the server is most of the broker.
-        from broker.server import contents
-
-        _call_all(self._reserved)
         try:
             config = attrs.evolve(self._config, data_dir=self.data_dir, **self._fixed_listeners())
-            server = contents.start(config, self.faults, self._after_reset)
+            server, cluster_id = self._serve(config)
         except BaseException:
             if self._ports:
                 self._reserve_ports()
@@ -125,12 +133,21 @@ class Broker(BrokerCalls):
                 self._remove_directory()
             raise
         self._server = server
-        self._cluster_id = server.kafka.cluster_id
+        self._cluster_id = cluster_id
         self._after_reset = None
         self._addresses = dict(server.listeners)
-        self._ports = {name: server.sockets.address(name)[1] for name in self._addresses}
+        self._ports = {name: int(address.rpartition(":")[2]) for name, address in self._addresses.items()}
         if self._temporary is not None:
             self._temporary.before_exit = self.close
+
+    def _serve(self, config: BrokerConfig) -> tuple[Serving, str]:
+        """A server that has started, on the ports that were reserved, and its cluster id."""
+        # Not at the top: pytest imports all test modules, also to run one test, and the server is most of the broker.
+        from broker.server import contents
+
+        call_all(self._reserved)
+        server = contents.start(config, self.faults, self._after_reset)
+        return server, server.kafka.cluster_id
 
     def stop(self) -> None:
         """Stop the broker; ``start`` continues with the same data and ports. Does nothing if the broker is stopped
@@ -149,11 +166,34 @@ class Broker(BrokerCalls):
                 if self._temporary is not None:
                     self._temporary.before_exit = None
 
+    def kill(self) -> None:
+        """End the broker at once, as ``kill -9`` does. Raises BrokerError: only a ``ProcessBroker`` can do that."""
+        raise BrokerError(
+            "This broker is in the program's own process, so a kill would end both: use ProcessBroker() in place of Broker()."
+        )
+
     def restart(self) -> None:
         """``stop`` and ``start``: the same ports, the same data. Clients lose their connections and find the broker again."""
         with self._turn:
             self.stop()
             self.start()
+
+    def _restart_soon(self) -> None:
+        """For a thread of the broker, which must not wait until it has ended."""
+        server = self._server
+        if server is None or self._restarted is server:
+            return
+        self._restarted = server
+
+        def restart() -> None:
+            try:
+                with self._turn:
+                    if self._server is server:
+                        self.restart()
+            except BrokerError as error:
+                get_logger("client").error("restart_failed", exc_info=error)
+
+        run_aside("broker-restart", restart)
 
     def snapshot(self) -> Snapshot:
         """The state of the broker, kept in memory, for ``reset``: topics, records, groups, transactions, users. A running broker
@@ -202,9 +242,11 @@ class Broker(BrokerCalls):
             return
         with self._turn:
             try:
+                if self._faults is not None:
+                    self._faults.clear()  # a slow disk would slow down the stop
                 self.stop()
             finally:
-                _call_all(self._reserved)
+                call_all(self._reserved)
                 self._addresses, self._ports = {}, {}
                 self._empty = self._after_reset = None
                 self._remove_directory()
@@ -244,7 +286,7 @@ class Broker(BrokerCalls):
         """The running server, for tests and programs that inspect it."""
         if self._server is None:
             raise NotRunning
-        return self._server
+        return cast("BrokerServer", self._server)
 
     @property
     def faults(self) -> "Faults":
@@ -253,11 +295,12 @@ class Broker(BrokerCalls):
         >>> with broker.faults.add("error", api="PRODUCE", topic="orders", error="NOT_LEADER_OR_FOLLOWER") as fault:
         ...     producer.produce("orders", b"1")
         ...     fault.wait()
+        >>> broker.faults.trigger("rebalance", group="billing")
         """
         if self._faults is None:
             from broker.server.services import new_faults  # not at the top: see ``_start``
 
-            self._faults = new_faults()
+            self._faults = new_faults(self._config, self._restart_soon)
         return self._faults
 
     @property
@@ -321,11 +364,11 @@ class Broker(BrokerCalls):
         self.close()
 
 
-def _when_dropped(broker: Broker, *call: Any) -> None:
+def when_dropped(broker: Broker, *call: Any) -> None:
     """Call this when the program has dropped a stopped broker. ``before_exit`` keeps a running broker alive."""
     weakref.finalize(broker, *call).atexit = False
 
 
-def _call_all(functions: list[Callable[[], None]]) -> None:
+def call_all(functions: list[Callable[[], None]]) -> None:
     while functions:
         functions.pop()()

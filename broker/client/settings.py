@@ -12,6 +12,8 @@ class Settings(TypedDict, total=False):
     broker_rack: str | None
     cluster_id: str | None
     data_dir_accept_foreign_files: bool
+    create_topics: Sequence[str]
+    users: Sequence[str]
     shutdown_timeout_ms: int
     switch_interval_us: int
     ignored_kafka_settings: Mapping[str, str]
@@ -184,6 +186,7 @@ class Settings(TypedDict, total=False):
     http_allow_unencrypted_logins: bool
     http_request_timeout_ms: int
     http_allowed_hosts: Sequence[str]
+    faults_enabled: bool
     shuffle_memory_bytes: int
     shuffle_disk_bytes: int
     shuffle_released_bytes: int

@@ -1,4 +1,5 @@
-"""Makes a ``BrokerConfig`` from TOML text and ``--set`` pairs. Errors name the setting and say how to correct it.
+"""Makes a ``BrokerConfig`` from TOML text, environment variables and ``--set`` pairs. Errors name the setting and say how to
+correct it.
 
 A setting may have its own name (``log_retention_ms``) or Kafka's (``log.retention.ms``), so that lines of a
 ``server.properties`` can be copied. TOML turns dotted names into nested tables; they are joined again here. Kafka's
@@ -9,6 +10,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, get_args, get_origin
 
 import attrs
@@ -21,16 +23,27 @@ from broker.errors import ConfigError
 
 # Kafka's prefix of the name of a listener's setting.
 _OF_LISTENER = "listener.name."
+# That of the environment variables: BROKER_NUM_PARTITIONS.
+VARIABLE = "BROKER_"
+# A variable that is as much like that of a setting is a mistake. Others are somebody else's: Kubernetes, for example, sets
+# BROKER_PORT for a service that is called broker.
+_LIKENESS = 0.9
 
 
 def load(
-    toml: str | None = None, *, source: str = "the configuration", overrides: Iterable[str] = (), **settings: Any
+    toml: str | None = None,
+    *,
+    source: str = "the configuration",
+    variables: Mapping[str, str] = MappingProxyType({}),
+    overrides: Iterable[str] = (),
+    **settings: Any,
 ) -> BrokerConfig:
-    """``settings`` (values) take precedence over ``overrides`` (``key=value``), and those over ``toml``. ``source`` names the
-    TOML in errors. Raises ConfigError."""
+    """``settings`` (values) take precedence over ``overrides`` (``key=value``), those over environment ``variables``, and those
+    over ``toml``. ``source`` names the TOML in errors. Raises ConfigError."""
     collected = _Collected()
     if toml is not None:
         _from_toml(toml, source, collected)
+    _from_variables(variables, collected)
     for pair in overrides:
         key, equals, text = pair.partition("=")
         if not equals:
@@ -93,6 +106,21 @@ def _converted(info: Setting, key: str, factor: int, value: Any, source: str) ->
     if not info.accepts(number):
         raise info.refusal(value, source)
     return number * factor if number > 0 else number
+
+
+def _from_variables(variables: Mapping[str, str], collected: _Collected) -> None:
+    """An empty variable counts as not set, so that one can be left out where others are listed."""
+    ours = {VARIABLE + info.name.upper(): info for info in _INFOS}
+    for variable, text in variables.items():
+        if not text.strip() or not variable.startswith(VARIABLE):
+            continue
+        info = ours.get(variable)
+        if info is not None:
+            collected.values[info.name] = _structure(info, text.strip(), variable)
+        elif nearest := difflib.get_close_matches(variable, ours, 1, _LIKENESS):
+            raise ConfigError(
+                f"There is no setting for the environment variable {variable}; did you mean {nearest[0]}?"
+            )
 
 
 def _from_toml(text: str, source: str, collected: _Collected) -> None:

@@ -7,12 +7,16 @@ tests/config/test_settings.py,
 tests/config/test_load.py.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 import attrs
 
 from broker.config.listener import Listener, parse_listener
 from broker.config.setting import INT_MAX, listener_setting, own_setting, setting, words
+from broker.errors import ConfigError
+
+_TOPIC = re.compile(r"[^:]+(:[1-9][0-9]{0,8})?")
 
 
 def _listeners(value: "Iterable[Listener | str]") -> tuple[Listener, ...]:
@@ -21,6 +25,32 @@ def _listeners(value: "Iterable[Listener | str]") -> tuple[Listener, ...]:
 
 def _control_listener(value: "Listener | str | None") -> Listener | None:
     return parse_listener(value, default_name="control") if isinstance(value, str) else value
+
+
+def _topics(value: "Iterable[str] | str") -> tuple[str, ...]:
+    topics = tuple(words(value))
+    for topic in topics:
+        if _TOPIC.fullmatch(topic) is None:
+            raise ConfigError(
+                f"Write a topic of create_topics as NAME or NAME:PARTITIONS, such as orders:3; {topic[:300]!r} is neither."
+            )
+    names = [topic.partition(":")[0] for topic in topics]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"Name the topic {name[:300]!r} only once in create_topics.")
+    return topics
+
+
+def _users(value: "Iterable[str] | str") -> tuple[str, ...]:
+    users = tuple(words(value))
+    for number, user in enumerate(users, 1):
+        name, _, password = user.partition(":")
+        if not name or not password:
+            # Whatever it is, it may be a password.
+            raise ConfigError(
+                f"Write users as NAME:PASSWORD, with commas between them: number {number} is something else."
+            )
+    return users
 
 
 @attrs.frozen(kw_only=True, slots=False, eq=False, repr=False)
@@ -58,6 +88,22 @@ class ServerSettings:
         doc="Use a `data_dir` that is not empty and that no broker has used before. The broker leaves other files and "
         "directories alone in either case.",
         reason="Such a directory is more likely a mistake than intended. Hidden files and `lost+found` do not count.",
+    )
+    create_topics: tuple[str, ...] = own_setting(
+        (),
+        converter=_topics,
+        doc="Topics that the broker makes when it starts, unless they are there already: `orders:3` has 3 partitions, `orders` "
+        "as many as `num_partitions`. Topics that are there stay as they are.",
+        reason="For containers and tests; elsewhere, those who use a topic make it.",
+    )
+    users: tuple[str, ...] = own_setting(
+        (),
+        converter=_users,
+        secret=True,
+        doc="Users that the broker adds when it starts, as `NAME:PASSWORD`, unless there is a user of this name already, who "
+        "keeps the password. They log in with SCRAM at `+sasl` listeners, of which there must be one. A password with a comma is "
+        "possible in a list only.",
+        reason="For containers and tests; elsewhere `broker users add` keeps passwords out of files and environments.",
     )
     shutdown_timeout_ms: int = own_setting(
         8000,
@@ -282,6 +328,12 @@ class HttpSettings:
         "the address that the connection was made to, and the listener's own and advertised host. Requests with another name in "
         "the header Host are answered with 403.",
         reason="A name that an attacker has pointed at this machine (DNS rebinding) would let a web page read the answers.",
+    )
+    faults_enabled: bool = own_setting(
+        False,
+        doc="Serve `/api/v1/faults` on http:// listeners: whoever may alter the cluster can have requests fail on demand "
+        "(see TESTING.md). `Broker().faults` of a program does not need it.",
+        reason="For tests: in production nobody should be able to have requests fail.",
     )
 
 

@@ -64,6 +64,10 @@ class BrokerConfig(
         for address, connections in self.max_connections_per_ip_overrides.items():
             if not connections >= 0:
                 raise ConfigError(f"Set max_connections_per_ip_overrides of {address} to a whole number of at least 0.")
+        if self.users and not any(listener.sasl for listener in listeners):
+            raise ConfigError(
+                "Add a +sasl listener, such as kafka+sasl://localhost:9092, or take users out: nobody could log in."
+            )
         _in_order(self, "outgoing_low_water_bytes", "outgoing_high_water_bytes")
         _in_order(self, "group_min_session_timeout_ms", "group_max_session_timeout_ms")
         for name in BOUNDED:

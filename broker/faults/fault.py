@@ -5,13 +5,15 @@ selectors have to match all, and one that a request lacks never matches, so a fa
 with a topic never meets a heartbeat. Topic, partition, group and transactional id have to match in one and the same entity.
 
 A protocol describes itself by a ``Vocabulary``: the kinds of faults that it carries out, and the names of its APIs and errors. A
-name that is not in it is an error that says what is possible.
+name that is not in it is an error that says what is possible. ``Vocabularies`` are those of all protocols of a broker. A fault
+is of all protocols in whose words it makes sense, except that the same name of an API or error in two of them is refused as
+ambiguous unless the fault says which ``protocol`` it means.
 
 Pure; any thread.
 """
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -23,6 +25,8 @@ TEXT_MAX: Final = 1000
 NUMBER_MAX: Final = 2**31 - 1
 # An hour: longer than any client waits.
 DELAY_MAX_MS: Final = 3_600_000
+# Ten years.
+JUMP_MAX_MS: Final = 10 * 365 * 86_400_000
 # Names that an error message lists.
 _LISTED_MAX = 100
 
@@ -33,12 +37,15 @@ _NUMBERS = {
     "skip": (0, NUMBER_MAX),
     "seed": (-(2**63), 2**63 - 1),
     "delay_ms": (0, DELAY_MAX_MS),
+    "jump_ms": (-JUMP_MAX_MS, JUMP_MAX_MS),
     "offset": (0, 2**63 - 1),
     "partitions": (1, NUMBER_MAX),
 }
-_OF_ENTITIES = ("topic", "partition", "group", "transactional_id")
+_OF_PASSING = ("protocol", "api", "client_id", "principal")
+_OF_ENTITIES = ("topic", "partition", "group", "transactional_id", "subscription", "partition_id")
+_SELECTORS = (*_OF_PASSING[1:], *_OF_ENTITIES)
 # Fields that say what happens. The others say to what, and how often.
-_OF_KINDS = ("error", "delay_ms", "member_id", "offset", "partitions")
+_OF_KINDS = ("error", "delay_ms", "jump_ms", "member_id", "offset", "partitions")
 
 
 class Entity(NamedTuple):
@@ -48,23 +55,27 @@ class Entity(NamedTuple):
     partition: int | None = None
     group: str | None = None
     transactional_id: str | None = None
+    subscription: str | None = None
+    partition_id: str | None = None  # of the shuffle service: 120 hex digits
 
 
 @attrs.frozen
 class Passing:
-    """A request that comes by. ``entities``: at least one, which is empty if the request is about nothing in particular."""
+    """A request that comes by. ``entities``: at least one, which is empty if the request is about nothing in particular.
+    ``protocol``: the scheme of the service's listeners."""
 
     time_ms: int  # since 1970
     api: str
     client_id: str | None
     principal: str
     entities: tuple[Entity, ...] = (Entity(),)
+    protocol: str = ""
 
     def as_json(self) -> dict[str, Any]:
         entities = [
             {name: value for name, value in each._asdict().items() if value is not None} for each in self.entities
         ]
-        values = attrs.asdict(self, filter=attrs.filters.exclude("entities"))
+        values = attrs.asdict(self, filter=lambda field, value: field.name != "entities" and value != "")
         return {**values, "entities": [each for each in entities if each]}
 
 
@@ -72,6 +83,7 @@ class Passing:
 class Kind:
     """What a kind of fault needs. ``fields``: those of ``_OF_KINDS`` that it must have; ``may``: those that it may have; it must
     not have others. ``passes``: it meets every request that matches, and other faults meet the request as well.
+    ``apis``: it meets only these; None: all.
 
     ``changes``: it changes the broker and not the answer. It happens when a request passes, before the work, or by hand
     (``Faults.trigger``). ``thing``: the field with the name of what is changed, which the fault or else the request has to
@@ -84,6 +96,7 @@ class Kind:
     changes: bool = False
     thing: str | None = None
     parts: frozenset[str] = frozenset()
+    apis: frozenset[str] | None = None
 
 
 def _every_name(_api: str) -> Collection[str]:
@@ -93,12 +106,16 @@ def _every_name(_api: str) -> Collection[str]:
 @attrs.frozen
 class Vocabulary:
     """What is possible in a protocol, by name. APIs and errors are written as here, or as ``OffsetCommit`` for OFFSET_COMMIT.
-    ``names_of``: the fields of entities that requests of this API may have."""
+    ``names_of``: the fields of entities that requests of this API may have. ``plain``: the fault with names as requests have
+    them here, for names as clients may write them; raises ConfigError. ``selectors``: the fields by which a fault may say what
+    it meets."""
 
     kinds: Mapping[str, Kind]
     apis: tuple[str, ...]
     errors: tuple[str, ...]
     names_of: Callable[[str], Collection[str]] = _every_name
+    plain: Callable[["Fault"], "Fault"] = lambda fault: fault
+    selectors: tuple[str, ...] = _SELECTORS
 
     def checked(self, fault: "Fault") -> "Fault":
         """The fault with the names as they are in here. Raises ConfigError for one that cannot be carried out."""
@@ -106,6 +123,9 @@ class Vocabulary:
         thing = self.kinds[fault.kind].thing
         if thing is not None and getattr(fault, thing) is None and not self._may_name(fault, thing):
             raise ConfigError(f"Give {thing} for a fault of the kind {fault.kind!r}: no {fault.api} request names one.")
+        for field in set(_OF_ENTITIES) - self.not_asked(fault):
+            if getattr(fault, field) is not None and not self._may_name(fault, field):
+                raise ConfigError(f"Leave out {field}: no {fault.api} request names one, so none would ever match.")
         return fault
 
     def checked_by_hand(self, fault: "Fault") -> "Fault":
@@ -119,7 +139,7 @@ class Vocabulary:
         fault = self._spelt(fault)
         if kind.thing is not None and getattr(fault, kind.thing) is None:
             raise ConfigError(f"Give {kind.thing} for a fault of the kind {fault.kind!r}.")
-        allowed = {"kind", kind.thing} | kind.parts | kind.fields | kind.may
+        allowed = {"kind", "protocol", kind.thing} | kind.parts | kind.fields | kind.may
         unfit = [name for name in fault.as_json() if name not in allowed] + ["when"] * (fault.when is not None)
         if unfit:
             raise ConfigError(f"Leave out {unfit[0]} for a fault of the kind {fault.kind!r} that happens at once.")
@@ -144,12 +164,112 @@ class Vocabulary:
                 raise ConfigError(f"Leave out {field} for a fault of the kind {name!r}.")
             if not is_given and field in kind.fields:
                 raise ConfigError(f"Give {field} for a fault of the kind {name!r}.")
+        for field in _SELECTORS:
+            if field not in self.selectors and getattr(fault, field) is not None:
+                raise ConfigError(f"Leave out {field} for a fault of the kind {name!r}: it meets no requests.")
+        api = None if fault.api is None else _known("api", fault.api, self.apis)
+        if api is not None and kind.apis is not None and api not in kind.apis:
+            listed = ", ".join(each for each in self.apis if each in kind.apis)
+            raise ConfigError(f"A fault of the kind {name!r} never meets {api}, only: {listed}.")
         return attrs.evolve(
             fault,
             kind=name,
-            api=None if fault.api is None else _known("api", fault.api, self.apis),
+            api=api,
             error=None if fault.error is None else _known("error", fault.error, self.errors),
         )
+
+    def knows(self, fault: "Fault") -> list[bool]:
+        """Whether the names of the fault are in here, those that say most about its protocol first."""
+        names = ((fault.api, self.apis), (fault.kind, self.kinds), (fault.error, self.errors))
+        return [name is not None and _plain(name) in map(_plain, known) for name, known in names]
+
+
+# What a broker has its machine do. By default such a fault meets all of that until it is removed. Only some brokers run on a
+# machine that can have faults (broker.server.machine).
+MACHINE: Final = Vocabulary(
+    kinds={
+        "disk_full": Kind(apis=frozenset({"WRITE"})),
+        "slow_fsync": Kind(frozenset({"delay_ms"}), apis=frozenset({"FSYNC"})),
+        "clock_jump": Kind(frozenset({"jump_ms"}), apis=frozenset({"CLOCK"})),
+    },
+    apis=("WRITE", "FSYNC", "CLOCK"),
+    errors=(),
+    selectors=(),
+)
+
+
+class Meaning(NamedTuple):
+    """What a fault is in a protocol. ``not_asked``: see ``Vocabulary``."""
+
+    kind: Kind
+    not_asked: frozenset[str]
+
+
+class Vocabularies:
+    """Those of a broker's protocols, by the name of the protocol."""
+
+    def __init__(self, by_protocol: Mapping[str, Vocabulary]) -> None:
+        self._by_protocol = by_protocol
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Of all protocols, by name; where several have one, that of the first."""
+        return {name: kind for words in reversed([*self._by_protocol.values()]) for name, kind in words.kinds.items()}
+
+    def checked(self, fault: "Fault") -> "Fault":
+        """The fault with the names as they are here. Raises ConfigError for one that cannot be carried out, or that may mean
+        different things."""
+        return self._found(fault, Vocabulary.checked)[0]
+
+    def meanings(self, fault: "Fault") -> Mapping[str, Meaning]:
+        """What a fault is in each protocol that it is about. Raises ConfigError as ``checked`` does."""
+        fault, found = self._found(fault, Vocabulary.checked)
+        return {name: Meaning(words.kinds[fault.kind], words.not_asked(fault)) for name, words in found.items()}
+
+    def checked_by_hand(self, fault: "Fault") -> "Fault":
+        """``checked`` for a fault that happens now, without a request."""
+        return self._found(fault, Vocabulary.checked_by_hand)[0]
+
+    def _found(
+        self, fault: "Fault", check: Callable[[Vocabulary, "Fault"], "Fault"]
+    ) -> tuple["Fault", Mapping[str, Vocabulary]]:
+        """The protocols that the fault is about."""
+        possible = self._by_protocol
+        if fault.protocol is not None:
+            name = _known("protocol", fault.protocol, possible)
+            fault, possible = attrs.evolve(fault, protocol=name), {name: possible[name]}
+        checked: dict[str, Fault] = {}
+        failed: dict[str, ConfigError] = {}
+        for name, words in possible.items():
+            try:
+                checked[name] = check(words, fault)
+            except ConfigError as error:
+                failed[name] = error
+        if not checked:
+            self._refuse(fault, possible, failed)
+        if len(checked) > 1 and (fault.api is not None or fault.error is not None):
+            *others, last = (f"protocol={name!r}" for name in checked)
+            named = fault.api if fault.api is not None else fault.error
+            raise ConfigError(f"Several protocols have {named}: give {', '.join(others)} or {last}.")
+        fault = next(iter(checked.values()))  # without names of APIs and errors, all are the same
+        for name in checked:
+            fault = possible[name].plain(fault)
+        return fault, {name: possible[name] for name in checked}
+
+    @staticmethod
+    def _refuse(fault: "Fault", possible: Mapping[str, Vocabulary], failed: Mapping[str, ConfigError]) -> None:
+        """Raise the error that says most: of a name that none of them knows, else that of the protocol that it seems to mean."""
+
+        def all_of(names: Callable[[Vocabulary], Iterable[str]]) -> list[str]:
+            return list(dict.fromkeys(name for words in possible.values() for name in names(words)))
+
+        _known("kind", fault.kind, all_of(lambda words: words.kinds))
+        if fault.api is not None:
+            _known("api", fault.api, all_of(lambda words: words.apis))
+        if fault.error is not None:
+            _known("error", fault.error, all_of(lambda words: words.errors))
+        name, error = max(failed.items(), key=lambda item: possible[item[0]].knows(fault))
+        raise error if len(possible) == 1 else ConfigError(f"For {name}: {error}")
 
 
 def _known(what: str, name: str, names: Any) -> str:
@@ -184,6 +304,13 @@ def _check_probability(_fault: Any, _attribute: Any, value: Any) -> None:
         raise ConfigError("Give probability of a fault as a number from 0 to 1.")
 
 
+_WITHOUT_COUNT = set(map(_plain, MACHINE.kinds))
+
+
+def _usual_count(fault: "Fault") -> int | None:
+    return None if _plain(fault.kind) in _WITHOUT_COUNT else 1
+
+
 _text: Any = attrs.validators.optional(_check_text)
 _number: Any = attrs.validators.optional(_check_number)
 
@@ -194,7 +321,8 @@ class Fault:
 
     Of the requests that match, the first ``skip`` pass, each of the others is taken with ``probability`` (drawn from ``seed``, so
     always in the same order), and the fault ends after ``count`` of these (None: it is in force until it is removed). A
-    request is one of ``count``, however many of its entities match.
+    request is one of ``count``, however many of its entities match. Faults of the machine count writes, fsyncs and looks at the
+    clock in place of requests, and their ``count`` is None unless it is given.
 
     ``when``: called last, with the passing; False lets it pass. In Python only. It runs on a thread of the broker and must not
     wait for the broker.
@@ -208,11 +336,15 @@ class Fault:
     partition: int | None = attrs.field(default=None, validator=_number)
     group: str | None = attrs.field(default=None, validator=_text)
     transactional_id: str | None = attrs.field(default=None, validator=_text)
-    count: int | None = attrs.field(default=1, validator=_number)
+    subscription: str | None = attrs.field(default=None, validator=_text)
+    partition_id: str | None = attrs.field(default=None, validator=_text)
+    protocol: str | None = attrs.field(default=None, validator=_text)
+    count: int | None = attrs.field(default=attrs.Factory(_usual_count, takes_self=True), validator=_number)
     skip: int = attrs.field(default=0, validator=_check_number)
     probability: float = attrs.field(default=1.0, validator=_check_probability)
     seed: int = attrs.field(default=0, validator=_check_number)
     delay_ms: int | None = attrs.field(default=None, validator=_number)
+    jump_ms: int | None = attrs.field(default=None, validator=_number)
     error: str | None = attrs.field(default=None, validator=_text)
     member_id: str | None = attrs.field(default=None, validator=_text)
     offset: int | None = attrs.field(default=None, validator=_number)
@@ -222,7 +354,7 @@ class Fault:
     def matching(self, passing: Passing, not_asked: Collection[str] = ()) -> tuple[Entity, ...]:
         """The entities of the request that the fault is about; none if it does not match. Does not ask ``when``. ``not_asked``:
         fields that need not match."""
-        for name in ("api", "client_id", "principal"):
+        for name in _OF_PASSING:
             wanted = getattr(self, name)
             if wanted is not None and wanted != getattr(passing, name):
                 return ()
@@ -239,12 +371,11 @@ class Fault:
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the defaults, as ``fault_of`` reads it."""
-        fields = attrs.fields(Fault)
-        return {
-            field.name: value
-            for field in fields
-            if field.name != "when" and (value := getattr(self, field.name)) != field.default
+        usual = {field.name: field.default for field in attrs.fields(Fault)} | {
+            "count": _usual_count(self),
+            "when": self.when,
         }
+        return {name: value for name, default in usual.items() if (value := getattr(self, name)) != default}
 
 
 def fault_of(values: Mapping[str, Any]) -> Fault:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 import attrs
 
 from broker.errors import BrokerError, ConfigError
-from broker.faults.fault import Entity, Fault, Kind, Passing, Vocabulary, fault_of
+from broker.faults.fault import Entity, Fault, Meaning, Passing, Vocabularies, Vocabulary, fault_of
 from broker.runtime.threads import Condition
 
 # Each request is compared with all of them.
@@ -24,6 +24,9 @@ PASSED_MAX: Final = 1000
 _ENTITIES_MAX = 100
 
 
+_MACHINE = "machine"
+# The kind of a fault after which the broker is restarted. To the request's service it is a ``reset``.
+RESTART: Final = "restart"
 # Makes a fault happen that was triggered, and returns when it is done.
 CarryOut = Callable[[Fault], object]
 _NOTHING: Mapping[str, CarryOut] = MappingProxyType({})
@@ -32,11 +35,11 @@ _NOTHING: Mapping[str, CarryOut] = MappingProxyType({})
 class FaultHandle:
     """A fault that was added. At the end of a ``with`` block it is removed."""
 
-    def __init__(self, faults: "Faults", number: int, fault: Fault, kind: Kind, not_asked: frozenset[str]) -> None:
+    def __init__(self, faults: "Faults", number: int, fault: Fault, meanings: Mapping[str, Meaning]) -> None:
+        """``meanings``: in each protocol that the fault is about."""
         self.number = number
         self.fault = fault
-        self.kind = kind
-        self.not_asked = not_asked  # see ``Vocabulary``
+        self.meanings = meanings
         self._faults = faults
         self._hits = 0
         self._matched = 0
@@ -114,9 +117,17 @@ class Taken(NamedTuple):
 class Faults:
     """``add`` a fault; the first that was added and matches a request is the one that it meets."""
 
-    def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
-        """``vocabulary``: called for the first fault, not before."""
-        self._vocabulary = vocabulary
+    def __init__(
+        self,
+        vocabularies: Callable[[], Mapping[str, Vocabulary]],
+        restart: Callable[[], object] | None = None,
+    ) -> None:
+        """``vocabularies``: by protocol; called for a fault, not before. ``restart`` has the broker stopped and started. It is
+        called on the thread of the request that has met a ``RESTART``, and must not block."""
+        self._vocabularies = vocabularies
+        self._restart = restart
+        # The kinds in force that are faults of the machine. The machine looks here each time, without the lock.
+        self.of_machine: frozenset[str] = frozenset()
         self.changed = Condition()
         self._added: dict[int, FaultHandle] = {}  # by number: all that were not removed
         self._in_force: tuple[FaultHandle, ...] = ()
@@ -124,22 +135,21 @@ class Faults:
         self._attached: list[tuple[Callable[[bool], object], Mapping[str, CarryOut]]] = []
 
     @property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> Vocabularies:
         """What can be added."""
-        return self._vocabulary()
+        return Vocabularies(self._vocabularies())
 
     def add(self, kind: str | Fault, **fields: Any) -> FaultHandle:
         """Add ``Fault(kind=kind, **fields)``, or a ``Fault`` as it is. Requests that arrive from now on meet it. Raises
         ConfigError for a fault that cannot be carried out, and for more than ``FAULTS_MAX``."""
         fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
         vocabulary = self.vocabulary
-        fault = vocabulary.checked(fault)
+        fault, meanings = vocabulary.checked(fault), vocabulary.meanings(fault)
         with self.changed:
             if len(self._added) >= FAULTS_MAX:
                 raise ConfigError(f"There are {FAULTS_MAX} faults: remove some, also of those that are used up.")
             self._last += 1
-            not_asked = vocabulary.not_asked(fault)
-            handle = FaultHandle(self, self._last, fault, vocabulary.kinds[fault.kind], not_asked)
+            handle = FaultHandle(self, self._last, fault, meanings)
             self._added[handle.number] = handle
             self._put_in_force((*self._in_force, handle))
         return handle
@@ -149,7 +159,7 @@ class Faults:
         ConfigError for a fault that needs a request or other fields, BrokerError where no broker runs that can do it, and if
         there is no such group, topic or transactional id. Not on a thread of the broker."""
         fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
-        fault = self._vocabulary().checked_by_hand(fault)
+        fault = self.vocabulary.checked_by_hand(fault)
         with self.changed:
             able = [carry_out[fault.kind] for _, carry_out in self._attached if fault.kind in carry_out]
         if not able:
@@ -185,12 +195,12 @@ class Faults:
     # -- services -----------------------------------------------------------------------------------------------------
 
     def attach(self, callback: Callable[[bool], object], carry_out: Mapping[str, CarryOut] = _NOTHING) -> None:
-        """``callback`` is called now, and when the first fault is added or the last one ends: whether there is any. It is
-        called with the lock held. ``carry_out``: by kind, what makes a fault happen that was triggered: it blocks until that is
-        done, and raises BrokerError."""
+        """``callback`` is called now, and when the first fault that requests may meet is added or the last one ends: whether
+        there is any. It is called with the lock held. ``carry_out``: by kind, what makes a fault happen that was triggered: it
+        blocks until that is done, and raises BrokerError."""
         with self.changed:
             self._attached.append((callback, carry_out))
-            callback(bool(self._in_force))
+            callback(self._may_meet_requests())
 
     def detach(self, callback: Callable[[bool], object]) -> None:
         """Undo ``attach``. Does nothing if that was not called."""
@@ -201,18 +211,36 @@ class Faults:
         """The fault that this request meets: the first that matches. Faults that let requests pass meet it in any case."""
         met = None
         for handle in self._in_force:
-            if met is not None and not handle.kind.passes:
+            meaning = handle.meanings.get(passing.protocol)
+            if meaning is None or (met is not None and not meaning.kind.passes):
                 continue
-            entities = self._met(handle, passing)
-            if entities and not handle.kind.passes:
+            entities = self._met(handle, meaning, passing)
+            if entities and not meaning.kind.passes:
                 met = Taken(handle.fault, entities)
+        if met is not None and met.fault.kind == RESTART and self._restart is not None:
+            self._restart()
+            return met._replace(fault=attrs.evolve(met.fault, kind="reset"))
         return met
 
-    def _met(self, handle: FaultHandle, passing: Passing) -> tuple[Entity, ...]:
+    def meet(self, kind: str, passing: Passing) -> FaultHandle | None:
+        """The first fault of this kind, one of the machine's, that takes the passing."""
+        for handle in self._in_force:
+            if handle.fault.kind == kind and self._met(handle, handle.meanings[passing.protocol], passing):
+                return handle
+        return None
+
+    def hold(self, handle: FaultHandle, seconds: float) -> None:
+        """Wait so long, or until the fault is removed."""
+        with self.changed:
+            self.changed.wait_for(lambda: handle.number not in self._added, seconds)
+
+    def _met(self, handle: FaultHandle, meaning: Meaning, passing: Passing) -> tuple[Entity, ...]:
         """The entities of the request that are hit by this fault."""
-        fault = handle.fault
-        entities = fault.matching(passing, handle.not_asked)
-        thing = handle.kind.thing
+        fault, (kind, not_asked) = handle.fault, meaning
+        if kind.apis is not None and passing.api not in kind.apis:
+            return ()
+        entities = fault.matching(passing, not_asked)
+        thing = kind.thing
         if thing is not None and getattr(fault, thing) is None:
             entities = tuple(entity for entity in entities if getattr(entity, thing) is not None)
         if not entities:
@@ -229,7 +257,13 @@ class Faults:
         return entities
 
     def _put_in_force(self, handles: tuple[FaultHandle, ...]) -> None:
-        before, self._in_force = bool(self._in_force), handles
-        if before != bool(handles):
+        before, self._in_force = self._may_meet_requests(), handles
+        self.of_machine = frozenset(handle.fault.kind for handle in handles if _MACHINE in handle.meanings)
+        self.changed.notify_all()
+        after = self._may_meet_requests()
+        if before != after:
             for callback, _ in self._attached:
-                callback(bool(handles))
+                callback(after)
+
+    def _may_meet_requests(self) -> bool:
+        return any(_MACHINE not in handle.meanings for handle in self._in_force)

@@ -17,19 +17,21 @@ from collections.abc import Callable, Sequence
 from broker.config import Listener
 from broker.config.listener import ALL_INTERFACES
 from broker.http.api.connections import Connections
+from broker.http.api.faults import FaultCalls
 from broker.http.api.live import Events, HistoryCalls, Live
 from broker.http.api.overview import Overview, Whole
 from broker.http.api.requests import Requests
 from broker.http.chunks import CHUNKING_MAX_BYTES
 from broker.http.page import routes as page
 from broker.http.router import Router
-from broker.http.service import HttpService, HttpServiceSettings
+from broker.http.service import WAITING_MAX, HttpService, HttpServiceSettings
 from broker.http.session import HEAD_MAX_BYTES
 from broker.http.streams import Streams
 from broker.log import EventLimit, get_logger
 from broker.metrics.registry import Registry, negotiate, render
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime.clock import Clock
+from broker.runtime.limits import Allowance
 from broker.runtime.threads import Event
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log_manager import LogManager
@@ -158,6 +160,7 @@ class HttpPart:
         self._stopping = Event()
         self._router = Router(())
         self._streams = Streams(surroundings.runtime.clock)
+        self.waiting = Allowance(WAITING_MAX)
         whole = Whole(
             surroundings.config,
             surroundings.cluster_id,
@@ -175,7 +178,10 @@ class HttpPart:
         connections = Connections(surroundings.sockets, callers, clock)
         requests = Requests(surroundings.metrics, callers, clock)
         live = Live(figures, callers, clock, overview.snapshot, connections.reactor)
-        self._views = (overview, connections, requests, live, HistoryCalls(figures, callers, clock), Events(callers))
+        faults = FaultCalls(surroundings.faults, callers, clock, is_on=surroundings.config.faults_enabled)
+        self._triggers = faults.triggers
+        history, events = HistoryCalls(figures, callers, clock), Events(callers)
+        self._views = (overview, connections, requests, live, history, events, faults)
         self.sampler = Sampler(
             figures,
             clock,
@@ -185,6 +191,8 @@ class HttpPart:
 
     def open(self) -> None:
         self._router = Router(self.routes())
+        if self._triggers is not None:
+            log.warning("faults_enabled")
         self.sampler.sample()  # so that the first answer has figures
 
     def routes(self) -> Sequence[Route]:
@@ -201,7 +209,8 @@ class HttpPart:
         ]
 
     def threads(self) -> Sequence[PartThread]:
-        return [PartThread("http-sampler", self.sampler)]
+        threads = [PartThread("http-sampler", self.sampler)]
+        return threads if self._triggers is None else [*threads, PartThread("fault-triggers", self._triggers)]
 
     def service(self, listener: Listener) -> HttpService:
         surroundings, config = self._surroundings, self._surroundings.config
@@ -213,7 +222,13 @@ class HttpPart:
             hosts={*config.http_allowed_hosts, *self._own_hosts(listener)},
         )
         return HttpService(
-            self._router, settings, surroundings.runtime, surroundings.timer, self._stopping, self._streams
+            self._router,
+            settings,
+            surroundings.runtime,
+            surroundings.timer,
+            self._stopping,
+            self._streams,
+            self.waiting,
         )
 
     def _own_hosts(self, listener: Listener) -> Sequence[str]:
@@ -225,7 +240,7 @@ class HttpPart:
         self._stopping.set()
 
     def shut_down(self) -> None:
-        """Nothing to do: no request waits."""
+        """Nothing to do: an answer that waits looks itself whether the broker is stopping."""
 
     def close(self) -> None:
         """Nothing to do: nothing is kept."""

@@ -2,15 +2,16 @@
 
 Faulty requests and routes that do not block are handled on the connection's processor; blocking routes go to the
 handlers through the admin lane. A connection takes one request at a time, so pipelined requests are answered in order.
-Errors are JSON in Pulsar's form: ``{"reason": "..."}``.
+An answer that waits (``Answer.later``) occupies no thread: the timer asks for it. Errors are JSON in Pulsar's form:
+``{"reason": "..."}``.
 
-Tests: tests/http/test_service.py, tests/faults/test_http.py.
+Tests: tests/http/test_service.py, tests/faults/test_http.py, tests/http/api/test_faults.py.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from email.utils import formatdate
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import h11
@@ -33,12 +34,17 @@ from broker.web.routes import UNAVAILABLE, Answer, Call, HttpError, Route, json_
 
 log = get_logger("http")
 
+_T = TypeVar("_T")
+
 # Bytes after an unreadable request are read and dropped (see `session.py`) until none have come for this long (s), for
 # at most this many rounds.
 _LINGER_S = 1.0
 _LINGER_ROUNDS = 10
 # How many answers are delayed at a time. Beyond that, the connection is closed at once.
 _DELAYED_MAX = 1000
+# How many answers wait at a time, and how often (s) each is asked whether it is ready.
+WAITING_MAX = 64
+_ASKED_EVERY_S = 0.02
 _FAILED = 500
 # Unless their route says otherwise, answers may be confidential, so caches must not keep them and browsers must not
 # guess their type.
@@ -74,8 +80,10 @@ class HttpService:
         timer: Timer,
         stopping: Event,
         streams: Streams,
+        waiting: Allowance,
     ) -> None:
-        """``stopping``: set when the broker is about to stop. ``streams``: those of all listeners."""
+        """``stopping``: set when the broker is about to stop. ``streams``, ``waiting``: of all listeners; answers that wait take
+        one each."""
         self._router = router
         self._settings = settings
         self._clock = runtime.clock
@@ -85,6 +93,7 @@ class HttpService:
         self._violations = Violations(log)
         self._failures = EventLimit()
         self._delayed = Allowance(_DELAYED_MAX)
+        self._waiting = waiting
 
     def connect(self, peer: Peer) -> HttpSession:
         return HttpSession(self._settings.body_max, self._settings.timeout_s, self._clock.monotonic)
@@ -119,7 +128,10 @@ class HttpService:
             except Unreadable as error:
                 self._answer_fault(request, outbox, error.fault)
             else:
-                self._send_in_time(request, outbox, answer)
+                if answer.later is None:
+                    self._send_in_time(request, outbox, answer)
+                else:
+                    self._wait(request, outbox, prepared.route, answer)
 
     def writable(self, connection: Connection) -> None:
         if isinstance(connection.data, Stream):
@@ -160,14 +172,17 @@ class HttpService:
             received_at=request.received_at,
             work=Work(lambda: connection.closed or self._stopping.is_set()),
         )
+        return self._guarded(prepared.route, partial(prepared.route.handler, call))
+
+    def _guarded(self, route: Route, ask: Callable[[], _T]) -> _T | Answer:
         try:
-            return prepared.route.handler(call)
+            return ask()
         except HttpError as error:
             return _refusal(error)
         except Abandoned:
             raise
         except Exception as error:  # the seam: a route's bug costs one answer
-            self._log_failure(prepared.route, error)
+            self._log_failure(route, error)
             return json_answer({"reason": "The broker could not do this; its log says why."}, _FAILED)
 
     def _log_failure(self, route: Route, error: Exception) -> None:
@@ -192,6 +207,29 @@ class HttpService:
                 self._send(request, outbox, answer)
 
             self._timer.at(self._clock.monotonic() + answer.delay_s, send)
+
+    def _wait(self, request: HttpRequest, outbox: Outbox, route: Route, waiting: Answer) -> None:
+        """Without a thread: the timer asks for the answer until there is one, or until nobody can get it any more."""
+        if not self._waiting.take(1):
+            refusal = json_answer({"reason": "Too many requests wait already; try again later."}, UNAVAILABLE)
+            self._send(request, outbox, refusal)
+            return
+        ask = waiting.later
+        assert ask is not None
+
+        def look() -> None:
+            if self._stopping.is_set() or request.connection.closed:
+                self._waiting.give_back(1)
+                outbox.close(request)
+                return
+            answer = self._guarded(route, ask)
+            if answer is None:
+                self._timer.at(self._clock.monotonic() + _ASKED_EVERY_S, look)
+                return
+            self._waiting.give_back(1)
+            self._send_in_time(request, outbox, attrs.evolve(answer, delay_s=max(answer.delay_s, waiting.delay_s)))
+
+        look()
 
     # -- answering ----------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from broker.pulsar.context import PulsarContext
 from broker.pulsar.dispatch.dispatcher import DispatchSettings
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader, Readers
+from broker.pulsar.faulting import CHANGES, Changes
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.metrics import PulsarMetrics
 from broker.pulsar.namespaces import Namespaces
@@ -90,6 +91,7 @@ class PulsarPart:
         logs.on_topic_deleted.append(watches.changed)
         logs.on_topic_gone.append(self._on_topic_gone)
         self.commands = handlers.load()
+        self._faults = surroundings.faults
         self.context = self._make_context(surroundings, logs, watches)
         self._show(surroundings)
 
@@ -196,6 +198,9 @@ class PulsarPart:
             surroundings.routes.add(*views.routes())
             surroundings.figures.subscriptions = views.of_topic
 
+    def _faults_changed(self, is_any: bool) -> None:
+        self.context.faults = self._faults if is_any else None
+
     def _on_topic_gone(self, info: TopicInfo) -> None:
         """A topic of Kafka has been deleted: drop all state of it. On the deleting thread, which may block."""
         self._topics.on_topic_deleted(info)
@@ -207,6 +212,7 @@ class PulsarPart:
         self._deduplications.deleted(info.topic_id)
 
     def open(self) -> None:
+        self._faults.attach(self._faults_changed, dict.fromkeys(CHANGES, Changes(self.context).trigger))
         throttling = self.context.throttling
         throttling.count_in(self.context.quotas)
         self._policies.on_change.append(throttling.end_all)
@@ -243,6 +249,7 @@ class PulsarPart:
         """Nothing to do: no command waits for an event."""
 
     def close(self) -> None:
+        self._faults.detach(self._faults_changed)
         self._topics.close()
         self._subscriptions.close()
 

@@ -29,24 +29,24 @@ __all__ = ["Call", "Command", "PulsarRequest", "Type", "error_command"]
 class Call:
     """A command, and its single answer, which may come later and from any thread."""
 
-    __slots__ = ("_answered", "_outbox", "_request", "body", "context", "state")
+    __slots__ = ("_answered", "_outbox", "body", "context", "request", "state")
 
     def __init__(self, context: PulsarContext, state: PulsarConnection, request: PulsarRequest, outbox: Outbox) -> None:
         self.context = context
         self.state = state
         self.body = request.body  # CommandSubscribe, for example
-        self._request = request
+        self.request = request
         self._outbox = outbox
         self._answered = False
 
     @property
     def connection(self) -> Connection:
-        return self._request.connection
+        return self.request.connection
 
     @property
     def frame(self) -> memoryview:
         """The bytes of the command, until it is answered or the handler returns."""
-        return self._request.frame
+        return self.request.frame
 
     @property
     def outbox(self) -> Outbox:
@@ -54,19 +54,19 @@ class Call:
 
     @property
     def session(self) -> PulsarSession:
-        session = self._request.connection.session
+        session = self.request.connection.session
         assert isinstance(session, PulsarSession)
         return session
 
     @property
     def received_at(self) -> float:
         """Clock.monotonic() s."""
-        return self._request.received_at
+        return self.request.received_at
 
     def send(self, parts: Sequence[Part]) -> None:
         """Answer with these bytes, which form whole frames."""
         self._once()
-        self._outbox.send(self._request, parts)
+        self._outbox.send(self.request, parts)
 
     def reply(self, type: int, command: Any) -> None:
         """Answer with this command."""
@@ -75,7 +75,7 @@ class Call:
     def reply_and_close(self, type: int, command: Any) -> None:
         """Answer with this command, and close the connection."""
         self.send([write_command(type, command)])
-        self._outbox.close(self._request)
+        self._outbox.close(self.request)
 
     def success(self) -> None:
         """Answer SUCCESS."""
@@ -88,12 +88,12 @@ class Call:
     def done(self) -> None:
         """The command has no answer."""
         self._once()
-        self._outbox.no_op(self._request)
+        self._outbox.no_op(self.request)
 
     def close(self) -> None:
         """Close the connection after its queued bytes have been sent."""
         self._once()
-        self._outbox.close(self._request)
+        self._outbox.close(self.request)
 
     def hold(self, now: float, seconds: float) -> None:
         """Read nothing from the connection for ``seconds``. Of several holds the first counts. Any thread."""

@@ -8,6 +8,7 @@ from functools import partial
 import attrs
 
 from broker.config import BrokerConfig, Listener
+from broker.faults.faults import Faults
 from broker.live_config import LiveConfig
 from broker.log import FaultLog, get_logger
 from broker.metadata.catalogue import Catalogue
@@ -80,6 +81,7 @@ class PulsarContext:
     appends_slow_until: float = 0.0
     # The broker is about to stop: no request may begin to wait any more.
     stopping: bool = False
+    faults: Faults | None = None  # None: there is no fault, and commands are handled as always
     _faults: FaultLog = attrs.field(factory=partial(FaultLog, log), init=False)
 
     def complain(self, event: str, topic: str, partition: int, error: Exception) -> None:

@@ -16,6 +16,7 @@ from broker.network.work import lane_of
 from broker.pulsar.command import Call, Command
 from broker.pulsar.connection import PulsarConnection, PulsarRequest, PulsarSession
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.faulting import FAULTED, MET, Faulting
 from broker.pulsar.producers.producer import OrderedOutbox
 from broker.security.client_quotas import Kind
 from protocol.errors import ProtocolError
@@ -32,6 +33,7 @@ class PulsarService:
         self._context = context
         self._commands = commands
         self._violations = Violations(get_logger("pulsar"))
+        self._faulting = Faulting(context, self._carry_out)
 
     def connect(self, peer: Peer) -> PulsarSession:
         context = self._context
@@ -41,6 +43,8 @@ class PulsarService:
     def inline(self, request: Request) -> Any:
         assert isinstance(request, PulsarRequest)
         command = self._commands.get(request.type)
+        if self._context.faults is not None and (request.type in MET or request.unparsed):
+            return Handover(lane_of(len(request.frame), command.lane if command is not None else None), FAULTED)
         if request.unparsed:
             return Handover(lane_of(len(request.frame), command.lane if command is not None else None))
         if command is None:
@@ -65,22 +69,29 @@ class PulsarService:
             command = self._commands.get(request.type)
             if command is None or not (state.connected or command.before_connect):
                 raise ProtocolError(f"a command of type {request.type} that is not for a broker, or not now")
-            try:
-                if self._context.quotas.limits(Kind.REQUEST) and state.connected:
-                    self._handle_timed(command, call)
-                else:
-                    command.handle(call)
-            except (Refusal, StorageError) as error:
-                if call.answered:
-                    raise
-                if command.on_error is not None:
-                    command.on_error(call, error)
-                else:
-                    call.fail(error)
+            if prepared is FAULTED:
+                self._faulting.handle(command, call)
+            else:
+                self._carry_out(command, call)
         except ProtocolError as error:
             # On a ProtocolError the processor closes the connection only if it handles the request itself.
             self._violations.report(connection, str(error), request.received_at)
             outbox.close(request)
+
+    def _carry_out(self, command: Command, call: Call) -> None:
+        """Raises ProtocolError."""
+        try:
+            if self._context.quotas.limits(Kind.REQUEST) and call.state.connected:
+                self._handle_timed(command, call)
+            else:
+                command.handle(call)
+        except (Refusal, StorageError) as error:
+            if call.answered:
+                raise
+            if command.on_error is not None:
+                command.on_error(call, error)
+            else:
+                call.fail(error)
 
     def _handle_timed(self, command: Command, call: Call) -> None:
         """The time taken counts for the client's request_percentage. A debt delays the connection, not the answer."""

@@ -315,8 +315,12 @@ class SystemFile:
 
 
 class _SystemSyncQueue(KernelSyncQueue[Any]):
+    def __init__(self, size: int, is_intercepted: Callable[[], bool]) -> None:
+        super().__init__(size)
+        self._is_intercepted = is_intercepted
+
     def start(self, requests: Sequence[tuple[Any, HasDescriptor]]) -> int:
-        return 0 if _is_intercepted() else super().start(requests)
+        return 0 if self._is_intercepted() else super().start(requests)
 
 
 class SystemDisk:
@@ -345,9 +349,18 @@ class SystemDisk:
         if create:
             flags |= os.O_CREAT
         try:
-            return SystemFile(os.open(path, flags, 0o644), path)
+            return self._file(os.open(path, flags, 0o644), path)
         except OSError as error:
-            return SystemFile(self._again(lambda: os.open(path, flags, 0o644), error), path)
+            return self._file(self._again(lambda: os.open(path, flags, 0o644), error), path)
+
+    # For disks that look at what files do.
+
+    def _file(self, fd: int, path: str) -> SystemFile:
+        return SystemFile(fd, path)
+
+    def _is_intercepted(self) -> bool:
+        """Whether all fsyncs have to go through ``File.sync``."""
+        return _is_intercepted()
 
     def listdir(self, path: str) -> list[str]:
         try:
@@ -394,14 +407,14 @@ class SystemDisk:
             os.close(fd)
 
     def syncs_at_once(self) -> int:
-        aio = self._take_aio() if not _is_intercepted() else None
+        aio = self._take_aio() if not self._is_intercepted() else None
         if aio is None:
             return 1
         self._aio.append(aio)
         return aio.size
 
     def sync_all(self, files: Sequence[File], patience_s: float) -> Iterator[tuple[int, OSError | None] | None]:
-        aio = self._take_aio() if files and not _is_intercepted() else None
+        aio = self._take_aio() if files and not self._is_intercepted() else None
         if aio is None:
             yield from sync_each(files)
         else:
@@ -409,9 +422,9 @@ class SystemDisk:
             self._aio.append(aio)
 
     def sync_queue(self) -> SyncQueue | None:
-        if self._aio_offered and not _is_intercepted():
+        if self._aio_offered and not self._is_intercepted():
             try:
-                return _SystemSyncQueue(SYNCS_AT_ONCE)
+                return _SystemSyncQueue(SYNCS_AT_ONCE, self._is_intercepted)
             except OSError:
                 pass
         return None

@@ -14,9 +14,12 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 
 _PREFIX = "broker-"
+# How often, and how long (s) in between, the end of an owner is awaited.
+_TRIES, _TRY_AGAIN_S = 100, 0.01
 _MARK = b"temporary directory of a reactor-broker process\n"
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -95,23 +98,36 @@ def _is_own_directory(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def _remove_if_abandoned(root: str) -> None:
+def remove_when_abandoned(path: str) -> None:
+    """Remove the temporary directory whose ``path`` this is, in a process that has seen its owner's end. Does nothing if that
+    still lives, or if it is no such directory."""
+    for _ in range(_TRIES):
+        if _remove_if_abandoned(os.path.dirname(path)):
+            return
+        time.sleep(_TRY_AGAIN_S)  # the kernel takes back all that a process had, in any order
+
+
+def _remove_if_abandoned(root: str) -> bool:
+    """False if it has an owner."""
     owner = os.path.join(root, "owner")
     try:
         lock = os.open(owner, _FLAGS | os.O_NONBLOCK)
     except OSError:
-        return
+        return True
     try:
         opened = os.fstat(lock)
         if not stat.S_ISREG(opened.st_mode) or os.read(lock, len(_MARK) + 1) != _MARK:
-            return
+            return True
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living owner has it
         if os.path.samestat(opened, os.stat(owner, follow_symlinks=False)):  # no other process has removed it meanwhile
             _remove(root)
+    except BlockingIOError:
+        return False
     except OSError:
         pass
     finally:
         os.close(lock)
+    return True
 
 
 def _remove(root: str) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "Threads",
     "get_ident",
     "get_native_id",
+    "run_aside",
 ]
 
 
@@ -103,6 +104,11 @@ class _Thread:
 
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+
+def run_aside(name: str, work: Callable[[], object]) -> None:
+    """Call it on a thread of its own, which does not keep the program from ending."""
+    threading.Thread(target=work, name=name, daemon=True).start()
 
 
 class SystemThreads:

@@ -30,7 +30,7 @@ from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Event
 from broker.security.security import Security, open_security
 from broker.security.tls_listener import CertificateWatcher, TlsListener, open_tls, register_tls_metrics
-from broker.server import descriptors, reconfiguration
+from broker.server import descriptors, initial, reconfiguration
 from broker.server.services import all_listeners, check_schemes, is_controlling, new_faults, open_services
 from broker.server.stopping import Taken
 from broker.storage import data_directory
@@ -67,7 +67,7 @@ class BrokerServer:
         self.config = config
         self.runtime = runtime if runtime is not None else system_runtime()
         self.metrics = Registry()
-        self.faults = new_faults() if faults is None else faults
+        self.faults = new_faults(config) if faults is None else faults
         self.started_ms = 0
         self.crash: BaseException | None = None
         self._open_catalogue = open_catalogue
@@ -197,6 +197,7 @@ class BrokerServer:
         sockets.quotas.connection_rate = security.quotas.connection_rate
         surroundings = self._surroundings(live, catalogue, security)
         open_services(surroundings, logs, taken.parts, taken.spawn)
+        initial.make(config, logs, security.credentials, runtime.entropy)
         taken.spawn_trace_exporter()
         if tls:
             register_tls_metrics(self.metrics, tls.values())

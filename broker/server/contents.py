@@ -14,10 +14,11 @@ from broker.errors import BrokerError, StorageError
 from broker.faults.faults import Faults
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.lag import behind
-from broker.metadata.sqlite import SqliteCatalogue
+from broker.metadata.catalogue import Catalogue
 from broker.runtime.threads import Event
 from broker.security.credentials import MECHANISMS, make_row
 from broker.server.broker_server import BrokerServer
+from broker.server.machine import Machine
 from broker.storage.log import inspection
 from broker.storage.log.log import Log
 from broker.storage.refusals import OffsetOutOfRange, TopicExists, UnknownTopic
@@ -61,21 +62,26 @@ class AfterReset(NamedTuple):
     cluster_id: str
     first_id: int
 
-    def open_catalogue(self, path: str) -> SqliteCatalogue:
+    def apply(self, catalogue: Catalogue) -> None:
         """Raises StorageError."""
-        catalogue = SqliteCatalogue(path)
         if catalogue.meta("cluster_id") is None:
             catalogue.set_meta("cluster_id", self.cluster_id)
         skipped = catalogue.allocate_producer_ids(1)
         if skipped + 1 < self.first_id:
             catalogue.allocate_producer_ids(self.first_id - skipped - 1)
-        return catalogue
 
 
 def start(config: BrokerConfig, faults: Faults, after: AfterReset | None) -> BrokerServer:
-    """A broker that serves. Raises ConfigError."""
-    open_catalogue = SqliteCatalogue if after is None else after.open_catalogue
-    server = BrokerServer(config, open_catalogue=open_catalogue, faults=faults)
+    """A broker that serves, on a machine that has these faults. Raises ConfigError."""
+    machine = Machine(faults)
+
+    def open_catalogue(path: str) -> Catalogue:
+        catalogue = machine.open_catalogue(path)
+        if after is not None:
+            after.apply(catalogue)
+        return catalogue
+
+    server = BrokerServer(config, machine.runtime, open_catalogue, faults)
     server.start()
     return server
 

@@ -6,15 +6,15 @@ Tests: tests/server/test_broker_server.py.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.errors import ConfigError
-from broker.faults.fault import Vocabulary
-from broker.faults.faults import Faults
+from broker.faults.fault import MACHINE, Kind, Vocabulary
+from broker.faults.faults import RESTART, Faults
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime.threads import Body
 from broker.storage.log_manager import LogManager
@@ -28,27 +28,37 @@ class Source:
     sasl: bool = False  # its clients can log in with SASL
     always: bool = False  # opened even where no listener has its scheme
     open_files: int = 0  # how many files besides the logs' the service would like to keep open
+    faulting: str | None = None  # the module that has its ``vocabulary`` of faults
 
 
 # By the scheme of their listeners, in the order in which they open; they close in the reverse order.
 SERVICES: Final = {
     # Always: transactions that an earlier broker has decided are carried out, and committed offsets expire.
-    "kafka": Source("broker.kafka.assembly", sasl=True, always=True),
-    "shuffle": Source("broker.shuffle.assembly", open_files=256),
-    "pulsar": Source("broker.pulsar.assembly", sasl=True),
+    "kafka": Source("broker.kafka.assembly", sasl=True, always=True, faulting="broker.kafka.faulting.faulting"),
+    "shuffle": Source("broker.shuffle.assembly", open_files=256, faulting="broker.shuffle.faulting"),
+    "pulsar": Source("broker.pulsar.assembly", sasl=True, faulting="broker.pulsar.faulting"),
     # Last: it serves the routes of the others.
     "http": Source("broker.http.assembly"),
 }
 
 
-def new_faults() -> Faults:
-    """Faults on demand, in words of Kafka's protocol."""
+def new_faults(config: BrokerConfig | None = None, restart: Callable[[], object] | None = None) -> Faults:
+    """Faults on demand, in words of the protocols of this broker; None: of all protocols that have any. With ``restart``, which
+    stops and starts the broker and is called by its threads, also faults of the machine: for a broker that has a
+    ``broker.server.machine``."""
 
-    def vocabulary() -> Vocabulary:
-        words: Vocabulary = importlib.import_module("broker.kafka.faulting.faulting").vocabulary()
-        return words
+    def vocabularies() -> Mapping[str, Vocabulary]:
+        words: dict[str, Vocabulary] = {
+            scheme: importlib.import_module(source.faulting).vocabulary()
+            for scheme, source in (SERVICES if config is None else sources(config)).items()
+            if source.faulting is not None
+        }
+        if restart is None:
+            return words
+        more = {scheme: attrs.evolve(each, kinds={**each.kinds, RESTART: Kind()}) for scheme, each in words.items()}
+        return {**more, "machine": MACHINE}
 
-    return Faults(vocabulary)
+    return Faults(vocabularies, restart)
 
 
 def all_listeners(config: BrokerConfig) -> list[Listener]:

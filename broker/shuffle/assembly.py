@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 from broker.config import BrokerConfig, Listener
 from broker.errors import ConfigError
+from broker.faults.faults import Faults
 from broker.network.quota import DeliveryQuota, Throttling
 from broker.part import PartThread, ServicePart, Surroundings
 from broker.runtime import Runtime
 from broker.runtime.timers import Timer
 from broker.security.acl import Authorizer
 from broker.security.client_quotas import ClientQuotas
+from broker.shuffle.faulting import Faulting
 from broker.shuffle.metrics import ShuffleMetrics
 from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partitions import Partitions, PartitionSettings
@@ -35,6 +37,7 @@ def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
         surroundings.open_files,
         surroundings.security.authorizer,
         surroundings.security.quotas,
+        surroundings.faults,
     )
     ShuffleMetrics(part.partitions, part.partitions.budget, part.spiller, surroundings.runtime.clock).register(
         surroundings.metrics
@@ -59,9 +62,10 @@ class ShufflePart:
         open_files: int = OPEN_FILES,
         authorizer: Authorizer | None = None,
         quotas: ClientQuotas | None = None,
+        faults: Faults | None = None,
     ) -> None:
         """``open_files``: the limit of open spill files. ``authorizer`` None: every client may do everything.
-        ``quotas`` None: clients have no quotas."""
+        ``quotas`` None: clients have no quotas. ``faults`` None: there never are any."""
         self._config = config
         self._authorizer = authorizer
         self._runtime = runtime
@@ -84,8 +88,11 @@ class ShufflePart:
             owners_compete=authorizer is None,
         )
         self.partitions = Partitions(settings, self._budget, self.spiller, runtime.clock, timer)
+        self._faulting = None if faults is None else Faulting(faults, self.partitions, runtime.clock, timer)
 
     def open(self) -> None:
+        if self._faulting is not None:
+            self._faulting.open()
         if self._metering is not None:
             self._metering.throttling.count_in(self._metering.quotas)
         self.partitions.load()
@@ -114,6 +121,7 @@ class ShufflePart:
             self._authorizer,
             self._config.socket_request_max_bytes,
             self._metering,
+            self._faulting,
         )
 
     def stopping(self) -> None:
@@ -123,5 +131,7 @@ class ShufflePart:
         """Nothing to do: streams just end, and their readers and writers connect to the next broker."""
 
     def close(self) -> None:
+        if self._faulting is not None:
+            self._faulting.close()
         self.partitions.close()
         self.spiller.close()

@@ -7,6 +7,7 @@ credit is the flow control.
 Tests: tests/shuffle/test_reading.py, tests/shuffle/test_writing.py, tests/shuffle/test_bad_frames.py, tests/shuffle/test_many.py.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from broker.runtime.clock import Clock
 from broker.security.acl import Authorizer
 from broker.security.client_quotas import ClientQuotas, Kind
 from broker.shuffle.deadlines import WaitingReader
+from broker.shuffle.faulting import Faulting, Step
 from broker.shuffle.partition.budget import CURSOR_BYTES, READER_BYTES, NoRoom
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
@@ -37,7 +39,7 @@ from protocol.shuffle.errors import (
     partition_not_found,
 )
 from protocol.shuffle.frame import FIRST_WRITER_ID, frame_size
-from protocol.shuffle.ids import Generation
+from protocol.shuffle.ids import Generation, ResultPartitionID
 from protocol.shuffle.messages import (
     ADD_CREDIT_BYTES,
     AckAllUserRecordsProcessed,
@@ -144,6 +146,7 @@ class _State:
     writers: Writers
     rights: Rights | None  # None: the client may do everything
     waiting: dict[bytes, tuple[PartitionRequest, WaitingReader]] = attrs.Factory(dict)  # by receiver
+    delayed: bool = False  # by a fault: nothing is taken from the connection
 
 
 class ShuffleService:
@@ -159,9 +162,11 @@ class ShuffleService:
         authorizer: Authorizer | None = None,
         frame_max: int = ROW_BYTES_MAX,
         metering: Metering | None = None,
+        faulting: Faulting | None = None,
     ) -> None:
         """``authorizer`` None: every client may do everything. ``frame_max``: the largest frame, in bytes. ``metering`` None:
-        clients have no quotas."""
+        clients have no quotas. ``faulting`` None: there are no faults on demand."""
+        self._faulting = faulting
         self._authorizer = authorizer
         self._metering = metering
         self._generation = generation
@@ -214,6 +219,9 @@ class ShuffleService:
         try:
             if request.error is not None:
                 raise request.error
+            if self._faulting is not None and self._faulting.faults is not None:
+                self._carry_out(self._faulting, list(self._steps(state, request, outbox)), state, request, outbox)
+                return
             if request.row is not None:
                 state.writers.push_row(request.row)
                 return
@@ -227,7 +235,13 @@ class ShuffleService:
                 state.writers.handle(writer_frames.parse(frame))
             else:
                 self._message(state, request, outbox, messages.parse(frame, self._generation))
-        except NoRoom as error:
+        except (NoRoom, ProtocolError) as error:
+            self._failed(state, request, outbox, error)
+
+    def _failed(self, state: _State, request: ShuffleRequest, outbox: Outbox, error: NoRoom | ProtocolError) -> None:
+        """Close the connection."""
+        connection = request.connection
+        if isinstance(error, NoRoom):
             # The writer reconnects and resends the push when there is room. An error frame would end the writer.
             unlogged = self._refusals.take(request.received_at)
             if unlogged is not None:
@@ -238,18 +252,74 @@ class ShuffleService:
                     error=str(error),
                     unlogged_before=unlogged,
                 )
-            outbox.close(request)
-        except ProtocolError as error:
+        else:
             # As in Flink, all receivers of this connection get the error, then it is closed.
             self._violations.report(connection, str(error), request.received_at)
             self._drop_receivers(state)
             outbox.push(connection, [encode_error(IO_EXCEPTION, str(error), None)])
-            outbox.close(request)
+        outbox.close(request)
 
     def _list(self, connection: Connection, outbox: Outbox, wanted: ListPartitions) -> None:
         """A long list, on a handler. Later requests of the connection may be answered first."""
         partitions = self._partitions.list(wanted.prefix.lower(), rights_of(connection, self._authorizer))
         outbox.push(connection, [writer_frames.encode_partition_list(wanted.correlation, partitions)])
+
+    # -- faults on demand -------------------------------------------------------------------------------------------------
+
+    def _steps(self, state: _State, request: ShuffleRequest, outbox: Outbox) -> Iterator[Step]:
+        """The frames of a request, each by itself. Raises ProtocolError."""
+        frame = memoryview(bytes(request.frame))  # a delayed frame outlives the request's
+        kind, writers, queue = frame[8], state.writers, state.queue
+        if kind == _PUSH_BUFFER:
+            for push in (writer_frames.parse_push(frame),) if request.row is None else request.row.pushes():
+                kept = push._replace(payload=memoryview(bytes(push.payload)))
+                yield Step(kind, writers.partition_of(push.handle), partial(writers.push, kept))
+        elif kind == _ADD_CREDIT and frame[:4] == _ADD_CREDIT_LENGTH:
+            for credit in messages.parse_add_credits(frame):
+                yield Step(kind, _read_by(state, credit[1]), partial(queue.add_credits, [credit]))
+        elif kind >= FIRST_WRITER_ID:
+            written = writer_frames.parse(frame)
+            handle = getattr(written, "handle", None)
+            partition = getattr(written, "partition", None) if handle is None else writers.partition_of(handle)
+            yield Step(kind, partition, partial(writers.handle, written))
+        else:
+            message: Any = messages.parse(frame, self._generation)
+            partition = getattr(message, "partition", None) or _read_by(state, getattr(message, "receiver", b""))
+            yield Step(kind, partition, partial(self._message, state, request, outbox, message))
+
+    def _carry_out(
+        self, faulting: Faulting, steps: Sequence[Step], state: _State, request: ShuffleRequest, outbox: Outbox
+    ) -> bool:
+        """False: some of the steps are delayed, and until then nothing more is taken from the connection."""
+        connection = request.connection
+        for at, step in enumerate(steps):
+            fault = faulting.meet(connection, step.message, step.partition)
+            if fault is None:
+                step.work()
+            elif fault.kind == "reset":
+                outbox.close(request)
+                return True
+            else:
+                if not state.delayed:
+                    state.delayed = True
+                    outbox.start_throttling(connection)
+                go_on = partial(self._go_on, faulting, steps[at:], state, request, outbox)
+                faulting.later(fault, partial(outbox.call, connection, go_on))
+                return False
+        return True
+
+    def _go_on(
+        self, faulting: Faulting, steps: Sequence[Step], state: _State, request: ShuffleRequest, outbox: Outbox
+    ) -> None:
+        """The delay of the first step is over. On the connection's processor."""
+        try:
+            steps[0].work()
+            if self._carry_out(faulting, steps[1:], state, request, outbox):
+                state.delayed = False
+        except (NoRoom, ProtocolError) as error:
+            self._failed(state, request, outbox, error)
+        if not state.delayed:
+            outbox.end_throttling(request.connection)
 
     def _message(self, state: _State, request: Request, outbox: Outbox, message: messages.Message) -> None:
         if isinstance(message, AddCredit):
@@ -305,7 +375,14 @@ class ShuffleService:
         rights = rights_of(connection, self._authorizer)
         deliveries = None if self._metering is None else self._metering.deliveries
         queue = RequestQueue(
-            connection, outbox, self._generation, self._high_water_bytes, self._view_ended, rights, deliveries
+            connection,
+            outbox,
+            self._generation,
+            self._high_water_bytes,
+            self._view_ended,
+            rights,
+            deliveries,
+            self._faulting,
         )
         writers = Writers(connection, outbox, self._partitions, self._spiller, self._writer_settings, rights)
         return _State(queue, writers, rights)
@@ -448,6 +525,15 @@ class ShuffleService:
         else:
             error = encode_error(ILLEGAL_ARGUMENT_EXCEPTION, "Task event receiver not found.", message.receiver)
             outbox.push(connection, [error])
+
+
+def _read_by(state: _State, receiver_id: bytes) -> ResultPartitionID | None:
+    """The partition that this receiver reads or waits for."""
+    receiver = state.queue.get(receiver_id)
+    if receiver is not None:
+        return receiver.view.partition.id
+    waiting = state.waiting.get(receiver_id)
+    return None if waiting is None else waiting[0].partition
 
 
 def _may_read(state: _State, partition: ResultPartition) -> bool:

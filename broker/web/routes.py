@@ -76,6 +76,9 @@ class Answer:
     stream: Callable[[EventStream], None] | None = None
     watcher: Principal = ANONYMOUS
     of_cluster: bool = False  # a stream that needs the right to describe the cluster
+    # Given, the answer waits: this is asked again and again, on the timer's thread, for the answer to send in place of this one;
+    # None: not yet. It must be done within microseconds, and end by itself. Raises HttpError.
+    later: "Callable[[], Answer | None] | None" = None
 
 
 NO_CONTENT = Answer(204)

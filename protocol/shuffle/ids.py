@@ -14,6 +14,7 @@ extends from the release that it is named after to the next generation, and has 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from enum import Enum
@@ -27,6 +28,9 @@ PARTITION_ID_BYTES = 60
 _PARTS = struct.Struct(">16si16s16sii")
 _I32 = struct.Struct(">i")
 _TEXT = re.compile(r"([0-9a-f]{32})#(-?\d{1,10})@([0-9a-f]{32})_([0-9a-f]{32})_(\d{1,10})_(\d{1,10})", re.IGNORECASE)
+# Ids are long strings of hex digits, alone or with # and @ between them. Text that looks like part of an id is not a
+# name, so that an id with a missing digit does not silently become another partition.
+_NAME = re.compile(r"(?![0-9A-Fa-f]{24,}\Z)[A-Za-z0-9._/-]{1,200}", re.ASCII)
 
 
 class ResultPartitionID(bytes):
@@ -78,6 +82,27 @@ class ResultPartitionID(bytes):
         data_set, number, graph, vertex, subtask, attempt = match.groups()
         as_bytes = bytes.fromhex
         return cls.of(as_bytes(data_set), int(number), as_bytes(graph), as_bytes(vertex), int(subtask), int(attempt))
+
+    @classmethod
+    def of_name(cls, name: str) -> ResultPartitionID:
+        """The partition of a plain name, always and everywhere the same: number 0, subtask 0 and attempt 0 of a data set and a
+        graph with the halves of the name's SHA-256 as ids."""
+        digest = hashlib.sha256(name.encode()).digest()
+        return cls.of(digest[:16], graph=digest[16:])
+
+    @classmethod
+    def from_words(cls, text: str) -> ResultPartitionID:
+        """From what a user writes: a name, or what ``from_text`` reads. Raises ValueError."""
+        name = text.strip()
+        if _NAME.fullmatch(name):
+            return cls.of_name(name)
+        try:
+            return cls.from_text(text)
+        except ValueError:
+            raise ValueError(
+                f"{text!r} is no partition: write a name of letters, digits and ._-/ (not of hex digits alone), the 120 hex "
+                "digits of an id, or Flink's <data set>#<n>@<graph>_<vertex>_<subtask>_<attempt>"
+            ) from None
 
     @property
     def data_set(self) -> bytes:

@@ -270,3 +270,25 @@ def test_unwritable_output_is_error_but_closed_is_not() -> None:
     full = ended(">/dev/full")
     assert (1, b"broker: The output cannot be written: No space left on device.\n") == (full.returncode, full.stderr)
     assert (0, b"") == (ended("<&- >&-").returncode, ended("<&- >&-").stderr)
+
+
+def test_settings_come_from_the_environment(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKER_CREATE_TOPICS", "orders:3,users")
+    monkeypatch.setenv("BROKER_USERS", "alice:hidden-word")
+    monkeypatch.setenv("BROKER_LISTENERS", "kafka://127.0.0.1:1")  # the option takes precedence
+    options = ("--listener", "kafka://127.0.0.1:0", "--listener", "kafka+sasl://127.0.0.1:0?name=login")
+    serving = serve(*options)
+    ready = json.loads(serving.ready_file.read_text())
+    admin = KafkaAdminClient(
+        bootstrap_servers=ready["listeners"]["login"],
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="SCRAM-SHA-256",
+        sasl_plain_username="alice",
+        sasl_plain_password="hidden-word",
+    )
+    assert ["orders", "users"] == sorted(admin.list_topics())
+    admin.close()
+    status, errors = end(serving)
+    assert (0, False) == (status, "hidden-word" in errors)
+    monkeypatch.setenv("BROKER_USERS", "alice")
+    assert "Write users as NAME:PASSWORD" in refusal(serve(*options, wait=False))

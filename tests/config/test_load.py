@@ -1,6 +1,7 @@
 """How settings are read, which one wins, and that a wrong one is answered with a sentence that says what to change."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,6 +56,57 @@ def test_precedence_is_options_overrides_file() -> None:
         "node_id = 1\nio_threads = 1", overrides=["node_id=2", "network_threads=2", "node_id=3"], network_threads=7
     )
     assert (3, 1, 7) == (config.node_id, config.io_threads, config.network_threads)
+
+
+def test_settings_come_from_the_environment() -> None:
+    variables = {
+        "BROKER_NUM_PARTITIONS": "3",
+        "BROKER_FAULTS_ENABLED": "true",
+        "BROKER_LISTENERS": "kafka://0.0.0.0:9092?advertised=localhost:9092, http://0.0.0.0:8080",
+        "BROKER_ADVERTISED_LISTENERS": "kafka=broker:9092",
+        "BROKER_CREATE_TOPICS": "orders:3,users",
+        "BROKER_BROKER_RACK": "",
+        "BROKER_NODE_ID": " ",
+        # Those of commands, of Kubernetes, and of others.
+        "BROKER_ADMIN_URL": "http://localhost:8080",
+        "BROKER_BOOTSTRAP_SERVERS": "localhost:9092",
+        "BROKER_SASL_PASSWORD": "secret",
+        "BROKER_USER_PASSWORD": "secret",
+        "BROKER_CERTS_PASSWORD": "secret",
+        "BROKER_CLIENT_CONFIG": "client.properties",
+        "BROKER_PORT": "tcp://10.0.0.1:9092",
+        "BROKER_SERVICE_HOST": "10.0.0.1",
+        "BROKER_SERVICE_PORT_KAFKA": "9092",
+        "BROKER_PORT_9092_TCP_ADDR": "10.0.0.1",
+        "NUM_PARTITIONS": "7",
+    }
+    config = load(variables=variables)
+    assert (3, True, ("orders:3", "users")) == (config.num_partitions, config.faults_enabled, config.create_topics)
+    assert ["kafka", "http"] == [listener.name for listener in config.listeners]
+    assert ("broker", 9092) == config.advertised_address("kafka")
+    assert (None, 1) == (config.broker_rack, config.node_id)
+    expected = {"num_partitions", "faults_enabled", "listeners", "advertised_listeners", "create_topics"}
+    assert expected == config.given
+
+
+def test_precedence_is_overrides_environment_file() -> None:
+    variables = {"BROKER_NODE_ID": "2", "BROKER_IO_THREADS": "2"}
+    config = load("node_id = 1\nio_threads = 1\nnetwork_threads = 1", variables=variables, overrides=["node_id=3"])
+    assert (3, 2, 1) == (config.node_id, config.io_threads, config.network_threads)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "says"),
+    [
+        ("BROKER_NUM_PARTITIONS", "many", r"Set num_partitions in BROKER_NUM_PARTITIONS to a whole number"),
+        ("BROKER_FAULT_ENABLED", "true", "did you mean BROKER_FAULTS_ENABLED?"),
+        ("BROKER_NUM_PARTITION", "3", "did you mean BROKER_NUM_PARTITIONS?"),
+        ("BROKER_CREATE_TOPIC", "orders", "did you mean BROKER_CREATE_TOPICS?"),
+    ],
+)
+def test_a_wrong_variable_is_refused(variable: str, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load(variables={variable: text})
 
 
 def test_the_command_line_takes_lists_and_tables() -> None:

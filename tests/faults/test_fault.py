@@ -7,7 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from broker.faults.fault import DELAY_MAX_MS, NUMBER_MAX, TEXT_MAX, Entity, Fault, Kind, Passing, Vocabulary, fault_of
+from broker.faults.fault import (
+    DELAY_MAX_MS,
+    JUMP_MAX_MS,
+    MACHINE,
+    NUMBER_MAX,
+    TEXT_MAX,
+    Entity,
+    Fault,
+    Kind,
+    Passing,
+    Vocabularies,
+    Vocabulary,
+    fault_of,
+)
 
 WORDS = Vocabulary(
     kinds={
@@ -23,7 +36,7 @@ WORDS = Vocabulary(
 NAMES = st.sampled_from(["a", "b"])
 MAYBE = st.none() | NAMES
 PARTITIONS = st.none() | st.integers(0, 2)
-ENTITIES = st.builds(Entity, MAYBE, PARTITIONS, MAYBE, MAYBE)
+ENTITIES = st.builds(Entity, MAYBE, PARTITIONS, MAYBE, MAYBE, MAYBE, MAYBE)
 PASSINGS = st.builds(
     Passing,
     time_ms=st.integers(0),
@@ -31,10 +44,11 @@ PASSINGS = st.builds(
     client_id=MAYBE,
     principal=NAMES,
     entities=st.lists(ENTITIES, min_size=1, max_size=4).map(tuple),
+    protocol=NAMES,
 )
 FAULTS = st.builds(
     Fault,
-    kind=st.text(max_size=TEXT_MAX),
+    kind=st.sampled_from(list(MACHINE.kinds)) | st.text(max_size=TEXT_MAX),
     api=MAYBE,
     client_id=MAYBE,
     principal=MAYBE,
@@ -42,16 +56,20 @@ FAULTS = st.builds(
     partition=PARTITIONS,
     group=MAYBE,
     transactional_id=MAYBE,
-    count=st.none() | st.integers(1, NUMBER_MAX),
+    subscription=MAYBE,
+    partition_id=MAYBE,
+    protocol=MAYBE,
     skip=st.integers(0, NUMBER_MAX),
     probability=st.floats(0, 1),
     seed=st.integers(-(2**63), 2**63 - 1),
     delay_ms=st.none() | st.integers(0, DELAY_MAX_MS),
+    jump_ms=st.none() | st.integers(-JUMP_MAX_MS, JUMP_MAX_MS),
     error=MAYBE,
     member_id=MAYBE,
     offset=st.none() | st.integers(0, 2**63 - 1),
     partitions=st.none() | st.integers(1, NUMBER_MAX),
 )
+FAULTS |= st.builds(attrs.evolve, FAULTS, count=st.none() | st.integers(1, NUMBER_MAX))
 
 
 @given(fault=FAULTS)
@@ -67,8 +85,8 @@ def test_every_selector_has_to_match(fault: Fault, passing: Passing) -> None:
     expected = [
         entity
         for entity in passing.entities
-        if asked(["api", "client_id", "principal"], passing)
-        and asked(["topic", "partition", "group", "transactional_id"], entity)
+        if asked(["protocol", "api", "client_id", "principal"], passing)
+        and asked(["topic", "partition", "group", "transactional_id", "subscription", "partition_id"], entity)
     ]
     assert expected == list(fault.matching(passing))
 
@@ -94,6 +112,8 @@ def test_a_selector_that_is_lacking_never_matches() -> None:
         ({"kind": "delay"}, "Give delay_ms"),
         ({"kind": "observe", "offset": 1}, "Leave out offset"),
         ({"kind": "emptied", "topic": "t", "partitions": 1}, "Leave out partitions"),
+        ({"kind": "observe", "api": "OFFSET_COMMIT", "topic": "t"}, "Leave out topic: no OFFSET_COMMIT request"),
+        ({"kind": "emptied", "api": "PRODUCE", "group": "g"}, "Leave out group: no PRODUCE request"),
         ({"kind": "emptied", "api": "OFFSET_COMMIT"}, "Give topic for a fault of the kind 'emptied': no OFFSET_COMMIT"),
         ({"kind": "observe", "tpoic": "t"}, "Did you mean topic? Possible: kind, api"),
         ({"api": "PRODUCE"}, "Give the kind"),
@@ -112,6 +132,31 @@ def test_a_wrong_fault_is_explained(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as error:
         WORDS.checked(fault_of(fields))
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"kind": "disk_full", "topic": "t"},
+            "Leave out topic for a fault of the kind 'disk_full': it meets no requests.",
+        ),
+        ({"kind": "slow_fsync", "delay_ms": 1, "api": "PRODUCE"}, "Leave out api"),
+        ({"kind": "slow_fsync", "jump_ms": 1}, "Give delay_ms"),
+        ({"kind": "clock_jump", "jump_ms": JUMP_MAX_MS + 1}, "jump_ms of a fault as a whole number from -"),
+        ({"kind": "clock_jump"}, "Give jump_ms"),
+    ],
+)
+def test_a_wrong_fault_of_the_machine_is_explained(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        MACHINE.checked(fault_of(fields))
+    assert says in str(error.value)
+
+
+def test_faults_of_the_machine_last_until_they_are_removed() -> None:
+    assert (None, 3) == (Fault(kind="disk_full").count, Fault(kind="disk_full", count=3).count)
+    fault = MACHINE.checked(Fault(kind="DiskFull"))
+    assert ("disk_full", None) == (fault.kind, fault.count)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +186,74 @@ def test_a_field_that_no_request_of_the_api_has_is_not_asked() -> None:
 @pytest.mark.parametrize("spelt", ["OFFSET_COMMIT", "OffsetCommit", "offset_commit"])
 def test_names_may_be_spelt_as_in_kafka(spelt: str) -> None:
     assert "OFFSET_COMMIT" == WORDS.checked(Fault(kind="observe", api=spelt)).api
+
+
+# -- several protocols -------------------------------------------------------------------------------------------------
+
+ERROR = Kind(frozenset({"error"}), apis=frozenset({"SEND", "END"}))
+OTHER_WORDS = Vocabulary(
+    kinds={"observe": Kind(passes=True), "error": ERROR, "fresh": Kind()},
+    apis=("SEND", "END", "FLOW"),
+    errors=("Fenced", "Busy"),
+    plain=lambda fault: attrs.evolve(fault, topic=fault.topic and fault.topic.removeprefix("long://")),
+)
+ALL = Vocabularies({"one": attrs.evolve(WORDS, apis=(*WORDS.apis, "END")), "two": OTHER_WORDS})
+
+
+@pytest.mark.parametrize(
+    ("fields", "protocols"),
+    [
+        ({"kind": "observe"}, ["one", "two"]),
+        ({"kind": "observe", "protocol": "Two"}, ["two"]),
+        ({"kind": "observe", "api": "send"}, ["two"]),
+        ({"kind": "observe", "api": "produce"}, ["one"]),
+        ({"kind": "observe", "api": "END", "protocol": "one"}, ["one"]),
+        ({"kind": "fresh"}, ["two"]),
+        ({"kind": "delay", "delay_ms": 1, "api": "END"}, ["one"]),  # of which only this one has the kind
+        ({"kind": "error", "error": "busy"}, ["two"]),
+        ({"kind": "error", "error": "FENCED", "api": "SEND"}, ["two"]),
+    ],
+)
+def test_a_fault_is_of_the_protocols_that_have_its_names(fields: dict[str, Any], protocols: list[str]) -> None:
+    assert protocols == list(ALL.meanings(fault_of(fields)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"kind": "observe", "api": "END"}, "Several protocols have END: give protocol='one' or protocol='two'."),
+        ({"kind": "error", "error": "FENCED"}, "Several protocols have FENCED: give protocol='one' or"),
+        ({"kind": "observe", "api": "SENT"}, "There is no api 'SENT'. Did you mean SEND? Possible: PRODUCE, OFFSET_C"),
+        ({"kind": "frseh"}, "Did you mean fresh? Possible: observe, error, delay, emptied, fresh."),
+        (
+            {"kind": "observe", "protocol": "three"},
+            "There is no protocol 'three'. Possible: one, two.",
+        ),
+        (
+            {"kind": "observe", "api": "PRODUCE", "protocol": "two"},
+            "There is no api 'PRODUCE'. Possible: SEND, END, FLOW.",
+        ),
+        ({"kind": "fresh", "api": "PRODUCE"}, "For one: There is no kind 'fresh'."),
+        (
+            {"kind": "error", "api": "FLOW", "error": "Busy"},
+            "For two: A fault of the kind 'error' never meets FLOW, only",
+        ),
+        ({"kind": "error"}, "Give error for a fault of the kind 'error'."),
+    ],
+)
+def test_a_fault_that_fits_no_protocol_or_too_many_is_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        ALL.checked(fault_of(fields))
+    assert says in str(error.value)
+
+
+def test_kinds_are_those_of_all_protocols() -> None:
+    assert {**OTHER_WORDS.kinds, **WORDS.kinds} == ALL.kinds
+
+
+def test_a_topic_has_the_name_that_requests_have() -> None:
+    assert "t" == ALL.checked(Fault(kind="observe", topic="long://t")).topic
+    assert "long://t" == ALL.checked(Fault(kind="observe", topic="long://t", protocol="one")).topic
 
 
 def test_a_passing_as_json_has_no_empty_names() -> None:

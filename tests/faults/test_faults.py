@@ -12,14 +12,14 @@ from broker.faults.faults import FaultHandle, Faults, Taken
 
 WORDS = Vocabulary(
     {"observe": Kind(passes=True), "reset": Kind(), "emptied": Kind(changes=True, thing="topic")},
-    ("A", "B"),
+    ("A", "B", "C"),
     (),
-    lambda api: ("topic",) if api == "A" else (),
+    lambda api: () if api == "C" else ("topic",),
 )
 
 
 def new_faults() -> Faults:
-    return Faults(lambda: WORDS)
+    return Faults(lambda: {"": WORDS})
 
 
 def passing(api: str = "A", *entities: Entity) -> Passing:
@@ -201,6 +201,17 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 100 == len(handles[0].passed[0].entities)
 
 
+def test_a_fault_meets_only_what_its_kind_has_in_the_protocol() -> None:
+    other = Vocabulary({"observe": Kind(passes=True, apis=frozenset({"B"})), "new": Kind()}, ("B", "C"), ())
+    faults = Faults(lambda: {"one": WORDS, "two": other})
+    seen, reset, new = (faults.add(kind, count=None) for kind in ("observe", "reset", "new"))
+    for protocol, api in (("one", "A"), ("two", "B"), ("two", "C"), ("three", "B")):
+        faults.take(Passing(1, api, None, "User:me", protocol=protocol))
+    assert ["A", "B"] == [each.api for each in seen.passed]
+    assert ["A"] == [each.api for each in reset.passed]
+    assert ["B", "C"] == [each.api for each in new.passed]
+
+
 def test_a_detached_service_is_not_called() -> None:
     faults, told = new_faults(), []
     callback = told.append
@@ -221,9 +232,9 @@ def test_a_change_needs_to_know_what_it_changes() -> None:
 
 def test_a_change_may_say_itself_what_it_changes() -> None:
     faults = new_faults()
-    handle = faults.add("emptied", api="B", topic="t")
+    handle = faults.add("emptied", api="C", topic="t")
     assert faults.take(passing("A", Entity("t"))) is None
-    assert faults.take(passing("B")) == Taken(handle.fault, (Entity(),))
+    assert faults.take(passing("C")) == Taken(handle.fault, (Entity(),))
 
 
 def test_a_triggered_fault_happens_where_a_service_can_do_it() -> None:

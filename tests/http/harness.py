@@ -9,9 +9,10 @@ import h11
 
 from broker.errors import StorageError
 from broker.http.router import Router
-from broker.http.service import HttpService, HttpServiceSettings
+from broker.http.service import WAITING_MAX, HttpService, HttpServiceSettings
 from broker.http.streams import Streams
 from broker.runtime import Runtime, system_runtime
+from broker.runtime.limits import Allowance
 from broker.runtime.threads import Event
 from broker.runtime.timers import Timer
 from broker.security.principal import ANONYMOUS, Principal
@@ -96,7 +97,7 @@ class HttpBench(Bench):
         runtime: Runtime = attrs.evolve(system_runtime(), clock=stage.clock)
         allowed = HttpServiceSettings(BODY_MAX, TIMEOUT_S, {"broker.example"})
         router = Router([*ROUTES, *quick_stream(self.opened)])
-        service = HttpService(router, allowed, runtime, self.timer, self.stopping, self.streams)
+        service = HttpService(router, allowed, runtime, self.timer, self.stopping, self.streams, Allowance(WAITING_MAX))
         super().__init__(service, stage=stage, **settings)
 
     def ask(self, client: Client, data: bytes, *methods: str) -> list["Reply"]:

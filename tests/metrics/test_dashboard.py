@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from broker.config import Listener, load
+from broker.config import BrokerConfig, Listener, load
 from broker.metrics import names
 from broker.metrics.metric import Kind
 from tests.loops import loop_over
@@ -123,8 +123,7 @@ def test_the_compose_file_serves_what_prometheus_asks_for() -> None:
     services = read_yaml(ROOT / "compose.yaml")["services"]
     scrapes = read_yaml(ROOT / "docker/prometheus/prometheus.yaml")["scrape_configs"]
     ((target,),) = [each["targets"] for scrape in scrapes for each in scrape["static_configs"]]
-    listeners = [part.partition("=")[2] for part in services["broker"]["command"] if part.startswith("--listener=")]
-    config = load(listeners=listeners)
+    config = image_config()
     (listener,) = [each for each in config.listeners if each.scheme == "http"]
     assert isinstance(listener, Listener)
     assert target == ":".join(map(str, config.advertised_address(listener.name) or ()))
@@ -137,11 +136,38 @@ def test_the_compose_file_serves_what_prometheus_asks_for() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
 
 
+def image_config(**variables: str) -> BrokerConfig:
+    """The settings of a container of the image, with these environment variables."""
+    text = (ROOT / "docker/Dockerfile").read_text().replace("\\\n", "")
+    own = dict(re.findall(r'^ENV (BROKER_\w+)="(.*)"$', text, re.MULTILINE))
+    command = re.findall(r'"([^"]+)"', text.rpartition("\nCMD [")[2])
+    assert ["serve", "--data-dir", "/data", "--set"] == command[:4]
+    return load(variables={**own, **variables}, overrides=command[4:])
+
+
 def test_compose_file_starts_broker_as_image_does() -> None:
-    command = read_yaml(ROOT / "compose.yaml")["services"]["broker"]["command"]
-    image = re.findall(r'"([^"]+)"', (ROOT / "docker/Dockerfile").read_text().rpartition("\nCMD [")[2])
-    words = [word for part in command for word in part.split("=", 1)]
-    assert image == words[: len(image)]
+    services = read_yaml(ROOT / "compose.yaml")["services"]
+    assert not {"command", "entrypoint", "environment"} & services["broker"].keys()
+    published = {int(port.rpartition(":")[2]) for port in services["broker"]["ports"]}
+    assert published <= {listener.port for listener in image_config().listeners}
+
+
+def test_the_image_serves_kafka_and_http_and_no_faults() -> None:
+    config = image_config()
+    assert [("kafka", 9092), ("kafka", 19092), ("http", 8080)] == [
+        (each.scheme, each.port) for each in config.listeners
+    ]
+    assert not config.faults_enabled
+    exposed = re.search(r"^EXPOSE (.*)$", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE)
+    assert exposed is not None
+    assert {int(port) for port in exposed[1].split()} == {each.port for each in config.listeners}
+    changed = image_config(
+        BROKER_LISTENERS="kafka+sasl://0.0.0.0:9092?advertised=localhost:9092,http://0.0.0.0:8080",
+        BROKER_USERS="alice:secret",
+        BROKER_CREATE_TOPICS="orders:3,users",
+        BROKER_FAULTS_ENABLED="true",
+    )
+    assert (True, ("orders:3", "users"), 2) == (changed.faults_enabled, changed.create_topics, len(changed.listeners))
 
 
 def test_grafana_finds_the_dashboard_and_its_data() -> None:

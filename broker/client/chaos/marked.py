@@ -16,7 +16,7 @@ from broker.client.embedded import Broker
 from broker.errors import ConfigError
 
 if TYPE_CHECKING:
-    from broker.faults.fault import Vocabulary
+    from broker.faults.fault import Vocabularies
 
 _SEEDS = 50
 
@@ -43,7 +43,7 @@ class Options:
             seeds = total
         return cls(_seeds(seeds), faults)
 
-    def plans(self, vocabulary: "Vocabulary") -> Iterator[tuple[int, Plan]]:
+    def plans(self, vocabulary: "Vocabularies") -> Iterator[tuple[int, Plan]]:
         for seed in self.seeds:
             yield seed, plan_of(seed, self.faults, vocabulary)
 

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, Final
 
 from broker.errors import ConfigError
-from broker.faults.fault import Fault, Vocabulary, fault_of
+from broker.faults.fault import Fault, Vocabularies, fault_of
 from broker.faults.faults import drawn
 
 Choose = Callable[[Sequence[Any]], Any]
@@ -62,7 +62,7 @@ _SKIPS: Final = (0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 6, 9)
 _COUNTS: Final = (1, 1, 1, 2)
 
 
-def plan_of(seed: int, templates: Sequence[Template], vocabulary: Vocabulary) -> tuple[Fault, ...]:
+def plan_of(seed: int, templates: Sequence[Template], vocabulary: Vocabularies) -> tuple[Fault, ...]:
     """At least one fault. Raises ConfigError for templates that are none, or of which a fault cannot be made."""
     numbers = count(1)
 
@@ -72,7 +72,7 @@ def plan_of(seed: int, templates: Sequence[Template], vocabulary: Vocabulary) ->
     return tuple(_fault(choose, choose(templates), vocabulary) for _ in range(choose(range(FAULTS_MAX)) + 1))
 
 
-def check(templates: Sequence[Template], vocabulary: Vocabulary) -> None:
+def check(templates: Sequence[Template], vocabulary: Vocabularies) -> None:
     """Raises ConfigError, as ``plan_of`` might for some seed."""
     if isinstance(templates, str | Mapping) or not templates:
         raise ConfigError(
@@ -118,7 +118,7 @@ def _fields(template: Template) -> Mapping[str, Any]:
     return template
 
 
-def _fault(choose: Choose, template: Template, vocabulary: Vocabulary) -> Fault:
+def _fault(choose: Choose, template: Template, vocabulary: Vocabularies) -> Fault:
     fields: dict[str, Any] = {}
     for name, value in _fields(template).items():
         if isinstance(value, list | tuple):

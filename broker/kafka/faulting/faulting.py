@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any, Final
 
 from broker.errors import BrokerError
-from broker.faults.fault import Fault, Kind, Passing, Vocabulary
+from broker.faults.fault import Entity, Fault, Kind, Passing, Vocabulary
 from broker.faults.faults import Taken
 from broker.kafka.api import KafkaRequest
 from broker.kafka.context import KafkaContext
@@ -143,14 +143,15 @@ class Faulting:
         return None
 
     def _passing(self, request: KafkaRequest, located: Sequence[Located] | None) -> Passing:
-        passing = partial(
-            Passing,
+        entities = (Entity(),) if located is None else tuple(dict.fromkeys(each.entity for each in located))
+        return Passing(
             self._context.clock.time_ms(),
             request.api.key.name,
             request.client_id,
             str(request.connection.principal),
+            entities,
+            "kafka",
         )
-        return passing() if located is None else passing(tuple(dict.fromkeys(each.entity for each in located)))
 
     def _name_of(self, topic_id: Any) -> str | None:
         info = self._context.logs.topic_by_id(topic_id)

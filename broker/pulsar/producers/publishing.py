@@ -213,7 +213,7 @@ def _refuse(
     _append_and_clear(context, state, run)
     if not isinstance(error, ChecksumMismatch | NotAllowed):
         producer.closed = True
-    _owe_error(state, producer, sequence_id, error)
+    owe_error(state, producer, sequence_id, error)
 
 
 def _is_duplicate(run: _Run, name: str, sequence_id: int, highest: int) -> bool:
@@ -241,7 +241,8 @@ def _owe_duplicate(
     context.flusher.wait_durable(log, end, partial(_durable, [producer]))
 
 
-def _owe_error(state: PulsarConnection, producer: Producer, sequence_id: int, error: Refusal | StorageError) -> None:
+def owe_error(state: PulsarConnection, producer: Producer, sequence_id: int, error: Refusal | StorageError) -> None:
+    """Answer one SEND with an error, after the receipts of those before it."""
     state.owe(1)
     # The error waits only for its turn.
     producer.owe(Owed(0, [(sequence_id, 0, 0)], send_error(producer.id, sequence_id, error)))
@@ -388,4 +389,4 @@ def _fail(
         failed.add(producer.id)
         if not isinstance(error, BatchesTooLarge):
             producer.closed = True
-        _owe_error(state, producer, sequence_id, error)
+        owe_error(state, producer, sequence_id, error)

@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from broker.faults.fault import Fault
 from broker.log import get_logger
 from broker.network.quota import DeliveryQuota
-from broker.network.service import Connection, Outbox, Part
+from broker.network.service import Connection, Outbox, Part, Request
 from broker.runtime.disk import FileRegion
+from broker.shuffle.faulting import Faulting
 from broker.shuffle.partition.budget import IN_MEMORY_BYTES
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.rights import NOT_AUTHORIZED, READ, Rights
@@ -29,7 +31,7 @@ from protocol.shuffle.errors import (
     partition_not_found,
 )
 from protocol.shuffle.ids import Generation
-from protocol.shuffle.messages import encode_backlog_announcement
+from protocol.shuffle.messages import MessageId, encode_backlog_announcement
 
 log = get_logger("shuffle")
 
@@ -59,7 +61,7 @@ class Receiver:
 class RequestQueue:
     """``on_end(view, cancelled)``: a receiver has left; see ``View.close``. ``rights`` None: the client may do everything.
     Other rights are checked at each turn of a receiver, so that a client that loses them gets nothing more, whatever credit it
-    has given. ``quota`` None: clients have no quotas."""
+    has given. ``quota`` None: clients have no quotas. ``faulting`` None: there are no faults on demand."""
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class RequestQueue:
         on_end: Callable[[View, bool], None],
         rights: Rights | None = None,
         quota: DeliveryQuota | None = None,
+        faulting: Faulting | None = None,
     ) -> None:
         self._connection = connection
         self._outbox = outbox
@@ -78,6 +81,7 @@ class RequestQueue:
         self._on_end = on_end
         self._rights = rights
         self._quota = quota
+        self._faulting = faulting
         self._held = False  # the client is above its quota of bytes
         self._receivers: dict[bytes, Receiver] = {}
         self._row: deque[Receiver] = deque()
@@ -170,8 +174,10 @@ class RequestQueue:
         parts: list[Part] = []
         debts = _Debts()
         sent = 0
+        faulting = self._faulting if self._faulting is not None and self._faulting.faults is not None else None
+        fault: Fault | None = None
         try:
-            while row and bytes_left > 0:
+            while row and bytes_left > 0 and fault is None:
                 receiver = row.popleft()
                 receiver.queued = False
                 view = receiver.view
@@ -179,7 +185,7 @@ class RequestQueue:
                     parts.append(self._refuse(receiver))
                     continue
                 alone = not row
-                buffers_max = _RUN_BUFFERS if alone else _TURN_BUFFERS
+                buffers_max = 1 if faulting is not None else _RUN_BUFFERS if alone else _TURN_BUFFERS
                 bytes_max = bytes_left if alone or bytes_left < _TURN_BYTES else _TURN_BYTES
                 try:
                     count, size, owed = view.take_frames(
@@ -199,6 +205,8 @@ class RequestQueue:
                 if view.more:
                     receiver.queued = True
                     row.append(receiver)
+                if count and faulting is not None:
+                    fault = faulting.meet(connection, MessageId.BUFFER_RESPONSE, view.partition.id)
         finally:
             debts.settle()
         if row:
@@ -206,9 +214,28 @@ class RequestQueue:
         if parts:
             if len(parts) > 2 and sent < len(parts) * _SMALL_PART_BYTES and FileRegion not in map(type, parts):
                 parts = [b"".join(parts)]  # type: ignore[arg-type]
-            self._outbox.push(connection, parts)
+            if fault is not None and fault.kind == "delay":
+                self._delay(fault, parts)
+            else:
+                self._outbox.push(connection, parts)
+        if fault is not None and fault.kind == "reset":
+            request = Request()
+            request.connection = connection
+            self._outbox.close(request)
         if sent and self._quota is not None and self._quota.delivered(connection.principal.name, sent):
             self._wait()
+
+    def _delay(self, fault: Fault, parts: list[Part]) -> None:
+        """Send these, and whatever comes after them, when the fault's delay is over."""
+
+        def send() -> None:
+            self._held = False
+            self._outbox.push(self._connection, parts)
+            self.send()
+
+        assert self._faulting is not None
+        self._held = True
+        self._faulting.later(fault, partial(self._outbox.call, self._connection, send))
 
     def _wait(self) -> None:
         """Send nothing until the client's debt is paid."""

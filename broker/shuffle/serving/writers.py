@@ -39,6 +39,7 @@ from broker.shuffle.rights import NOT_AUTHORIZED, WRITE, Rights
 from broker.shuffle.serving.writer_handle import WriterHandle
 from broker.shuffle.spill.spiller import Spiller
 from protocol.errors import ProtocolError
+from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.push_row import PushRow, PushRun
 from protocol.shuffle.writer_frames import (
     NO_HANDLE,
@@ -118,6 +119,11 @@ class Writers:
         """What the writer of this partition may still push. Any thread."""
         handle = self._by_partition.get(partition)
         return 0 if handle is None else max(0, handle.left)
+
+    def partition_of(self, handle: int) -> ResultPartitionID | None:
+        """That of an open handle."""
+        known = self._handles.get(handle)
+        return None if known is None else known.partition.id
 
     def handle(self, frame: WriterFrame) -> None:
         """Act on a frame other than a push. Raises ProtocolError for a handle that was never given."""

@@ -24,7 +24,7 @@ class Machine:
     """Stands for a broker: a body's requests are about groups, and each fault is met by those of its group."""
 
     def __init__(self, fails: Callable[["Machine"], object]) -> None:
-        self.faults = Faults(vocabulary)
+        self.faults = Faults(lambda: {"kafka": vocabulary()})
         self.now_ms = 0
         self.resets = 0
         self.runs = 0
@@ -47,9 +47,8 @@ class Machine:
     def meets(self, name: str) -> bool:
         """A request about this group is faulted."""
         self.now_ms += 1
-        return (
-            self.faults.take(Passing(self.now_ms, "HEARTBEAT", "client", "User:a", (Entity(group=name),))) is not None
-        )
+        passing = Passing(self.now_ms, "HEARTBEAT", "client", "User:a", (Entity(group=name),), "kafka")
+        return self.faults.take(passing) is not None
 
     def found(self, *plans: Plan) -> Found:
         found = self.hunt.hunt(enumerate(plans))

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from broker.client.chaos.plan import DEFAULT, FAULTS_MAX, Template, as_code, check, plan_of
 from broker.errors import ConfigError
-from broker.faults.fault import Fault
+from broker.faults.fault import Fault, Vocabularies
 from broker.faults.faults import Faults
 from broker.kafka.faulting.faulting import vocabulary
 
-WORDS = vocabulary()
+KAFKA = vocabulary()
+WORDS = Vocabularies({"kafka": KAFKA})
 seeds = st.integers(-(2**31), 2**31)
-apis = st.sampled_from(WORDS.apis)
-errors = st.sampled_from(WORDS.errors)
+apis = st.sampled_from(KAFKA.apis)
+errors = st.sampled_from(KAFKA.errors)
 
 
 @st.composite
@@ -56,7 +57,7 @@ def test_plan_is_of_the_seed_and_within_the_templates(seed: int, chosen: list[Te
 @given(seeds)
 def test_code_adds_the_same_fault(seed: int) -> None:
     for fault in plan_of(seed, [*DEFAULT, {"kind": "lost", "topic": 'it\'s "ä"\\', "api": "PRODUCE"}], WORDS):
-        faults = Faults(vocabulary)
+        faults = Faults(lambda: {"kafka": vocabulary()})
         handle = eval(as_code(fault), {"broker": SimpleNamespace(faults=faults)})
         assert fault == handle.fault
 

@@ -29,7 +29,7 @@ class _Node:
     script: str
 
     def missing(self) -> str | None:
-        modules = _modules()
+        modules = node_modules()
         return modules if isinstance(modules, str) else None
 
     def produce(self, servers: str, topic: str, partition: int, records: list[Record], codec: str, acks: int) -> None:
@@ -71,7 +71,7 @@ class _Node:
 
     def run(self, command: str, **arguments: Any) -> Any:
         """The result of a command of the script. AssertionError with what it said if it fails."""
-        modules = _modules()
+        modules = node_modules()
         assert isinstance(modules, Path), modules
         result = subprocess.run(
             ["node", str(_HERE / self.script), command],
@@ -136,7 +136,7 @@ def _node_has_zstd() -> bool:
 
 
 @functools.cache
-def _modules() -> Path | str:
+def node_modules() -> Path | str:
     """The directory ``node_modules`` with all of them, or why there is none."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         return "node and npm are not installed"

@@ -79,6 +79,33 @@ const commands = {
     }
   },
 
+  // A test in JavaScript as in docs/TESTING.md: the broker is told over HTTP which requests are to fail.
+  async faults (kafka, { url, topic }) {
+    const call = async (method, path = '', fault = undefined) => {
+      const answer = await fetch(`${url}/api/v1/faults${path}`, { method, body: JSON.stringify(fault) })
+      const text = await answer.text()
+      if (!answer.ok) throw new Error(`${answer.status}: ${text}`)
+      return text === '' ? null : JSON.parse(text)
+    }
+    const refused = await call('POST', '', { kind: 'no such kind' }).catch(error => error.message)
+    const moved = await call('POST', '', { kind: 'error', api: 'PRODUCE', topic, error: 'NOT_LEADER_OR_FOLLOWER', count: 2 })
+    const denied = await call('POST', '', { kind: 'error', api: 'PRODUCE', topic, error: 'TOPIC_AUTHORIZATION_FAILED' })
+    const producer = kafka.producer({ retry: { initialRetryTime: 50, retries: 5 } })
+    await producer.connect()
+    try {
+      const send = () => producer.send({ topic, messages: [{ value: 'one book' }] })
+      const error = await send().then(() => null, failure => failure.type ?? failure.message)
+      const [{ baseOffset }] = await send()
+      const ended = await call('GET', `/${moved.number}?wait=2&timeout_ms=30000`)
+      const seen = (await call('GET', `/${denied.number}`)).passed.map(passing => passing.client_id)
+      await call('DELETE')
+      const left = (await call('GET')).faults
+      return { refused, error, baseOffset, hits: ended.hits, seen, left }
+    } finally {
+      await producer.disconnect()
+    }
+  },
+
   // Two members of a group share the partitions; one leaves, and the other has them all.
   async rebalance (kafka, { topic, partitions, group }) {
     const owned = new Map()

@@ -19,10 +19,11 @@ _PARAMETERS = (
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Api]:
-    with api_broker(listeners=LISTENERS) as made:
+    with api_broker(listeners=LISTENERS, faults_enabled=True) as made:
         made.kafka.logs.create_topic("orders", 3)
         made.produce("orders", *[b"value"] * 10)
         made.commit("billing", "orders", 4)
+        made.broker.faults.add("observe")
         yield made
 
 
@@ -46,7 +47,7 @@ def test_no_call_fails(api: Api, data: Any) -> None:
         if each.pattern.startswith("/api/") and not each.pattern.endswith(_STREAMS)
     ]
     path = data.draw(st.sampled_from(patterns))
-    for name, usual in (("{topic}", "orders"), ("{group}", "billing")):
+    for name, usual in (("{topic}", "orders"), ("{group}", "billing"), ("{number}", "1")):
         if name in path:
             given_name = data.draw(st.just(usual) | st.just(usual) | st.text(min_size=1, max_size=30))
             path = path.replace(name, encoded(given_name))

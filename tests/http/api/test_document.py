@@ -9,23 +9,26 @@ from tests.http.api.harness import DOCUMENT, Api, api_broker, differences, docum
 
 LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0", "pulsar://127.0.0.1:0", "http://127.0.0.1:0")
 TEXT = DOCUMENT.read_text("utf-8")
-CALLS = re.findall(r"^GET (/\S+)$", TEXT, re.MULTILINE)
+CALLS = re.findall(r"^(?:GET|POST|DELETE) (/\S+)$", TEXT, re.MULTILINE)
 EXAMPLES = re.findall(r"^```\nGET (\S+)\n```\n+```json\n", TEXT, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Api]:
-    with api_broker(listeners=LISTENERS) as made:
+    with api_broker(listeners=LISTENERS, faults_enabled=True) as made:
         made.kafka.logs.create_topic("orders", 3)
         made.produce("orders", *[b"value"] * 10)
         made.commit("billing", "orders", 4)
         with made.member("shipping", "orders"):
+            made.broker.faults.add("observe", api="PRODUCE", topic="orders")
+            made.produce("orders", b"value")
             yield made
 
 
 def in_general(path: str) -> str:
     """The path with names of parameters in place of the example's."""
     path = path.replace("/topics/orders", "/topics/{topic}")
+    path = path.replace("/faults/1", "/faults/{number}")
     return re.sub("/groups/(billing|shipping)$", "/groups/{group}", path)
 
 

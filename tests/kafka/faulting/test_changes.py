@@ -1,6 +1,7 @@
 """What real clients see of faults that change the broker."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as AioPartition
 from aiokafka.errors import CommitFailedError, ProducerFenced
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, ShareConsumer, TopicPartition
 from kafka import KafkaConsumer
 from kafka.errors import CommitFailedError as PythonCommitFailedError
 
@@ -29,6 +30,8 @@ def shared() -> Iterator[Broker]:
         group_initial_rebalance_delay_ms=0,
         group_consumer_min_heartbeat_interval_ms=100,
         group_consumer_heartbeat_interval_ms=100,
+        group_share_min_heartbeat_interval_ms=100,
+        group_share_heartbeat_interval_ms=100,
         auto_create_topics_enable=False,
     ) as broker:
         yield broker
@@ -157,11 +160,14 @@ def test_a_consumer_gets_partitions_that_were_added(broker: Broker, topic: str, 
 
 @both_ways
 def test_a_consumer_begins_again_where_records_are_left(broker: Broker, topic: str, how: str) -> None:
-    broker.produce(topic, ["b0"], partition=1)
-    with Reader(broker, topic, **{"enable.partition.eof": False}) as reader:
-        happen(broker, how, "records_deleted", "JOIN_GROUP", topic=topic, partition=0, offset=3)
-        reader.until(lambda: len(reader.values) == 2)
-        assert {"a3", "b0"} == set(reader.values)
+    with Reader(broker, topic) as reader:
+        reader.read(["a0", "a1", "a2", "a3"])
+        fault = happen(broker, how, "records_deleted", "OFFSET_COMMIT", topic=topic, partition=0, offset=3)
+        reader.consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        assert fault is None or 1 == fault.hits
+    assert {(topic, 0): 1} == broker.committed(topic)
+    with Reader(broker, topic) as reader:
+        reader.read(["a3"])
 
 
 def test_all_records_are_deleted_without_an_offset(broker: Broker, topic: str) -> None:
@@ -273,6 +279,27 @@ def test_an_idle_group_goes_back_to_the_first_record(broker: Broker, topic: str)
         broker.faults.trigger("offsets_rewound", group=topic, partition=0)
 
 
+def test_the_records_of_a_share_consumer_are_given_out_again(broker: Broker, topic: str) -> None:
+    settings = {**broker.client_settings, "group.id": topic, "share.acknowledgement.mode": "explicit", "log_level": 0}
+    with ShareConsumer(settings) as jobs:
+        jobs.subscribe([topic])
+        produced = itertools.count()
+        values: list[bytes] = []
+
+        def has_come_twice() -> bool:
+            if not values:
+                broker.produce(topic, [f"job {next(produced)}"])  # until the group has begun to read
+            for message in jobs.poll(0.1):
+                values.append(message.value())
+                if len(values) == 1:
+                    broker.faults.trigger("session_expired", group=topic)  # while the work is being done
+                jobs.acknowledge(message)
+            jobs.commit_sync(_S)
+            return len(values) > len(set(values))
+
+        wait_for(has_come_twice, "no second delivery")
+
+
 # -- transactions --------------------------------------------------------------------------------------------------------
 
 
@@ -319,6 +346,36 @@ def test_an_open_transaction_is_aborted(broker: Broker, topic: str, kind: str, a
     values = [record.value for record in broker.records(topic)]
     assert [b"a0", b"a1", b"a2", b"a3", b"committed"] == values
     assert {} == broker.committed(topic)
+
+
+@pytest.mark.parametrize(
+    ("kind", "after", "committed"),
+    [
+        ("rebalance", ["revoked 2", "assigned 2"], 2),
+        ("session_expired", ["lost 2", "assigned 2"], 1),
+        ("offsets_rewound", ["lost 2", "assigned 2"], 0),
+    ],
+)
+def test_a_group_changes_inside_a_transaction(
+    broker: Broker, topic: str, kind: str, after: list[str], committed: int
+) -> None:
+    """Offsets of the old generation count as long as the members have not joined again, and not after the end of a session."""
+    with Reader(broker, topic) as reader:
+        reader.until(lambda: reader.seen == ["assigned 2"])
+        group = reader.consumer.consumer_group_metadata()
+        reader.consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        producer = transactional(broker, topic)
+        broker.faults.add(kind, api="ADD_OFFSETS_TO_TXN")
+        offsets = [TopicPartition(topic, 0, 2)]
+        if kind == "rebalance":
+            producer.send_offsets_to_transaction(offsets, group, _S)
+            producer.commit_transaction(_S)
+        else:
+            error = refused(producer.send_offsets_to_transaction, offsets, group, _S)
+            assert (KafkaError.UNKNOWN_MEMBER_ID, True) == (error.code(), error.txn_requires_abort())
+            producer.abort_transaction(_S)
+        reader.until(lambda: reader.seen == ["assigned 2", *after])
+        assert {(topic, 0): committed} == broker.committed(topic)
 
 
 def test_a_producer_without_a_transaction_is_fenced(broker: Broker, topic: str) -> None:

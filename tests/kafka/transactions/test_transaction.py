@@ -262,6 +262,19 @@ def test_transaction_times_out_exactly_at_its_deadline() -> None:
 
 
 @every_phase
+def test_a_timeout_can_come_early(phase: Phase) -> None:
+    transaction = in_phase(phase)
+    result = transaction.time_out(50)
+    if phase is Phase.ONGOING:
+        expired = transaction.expire(10 + TIMEOUT_MS)
+        assert expired is not None
+        assert attrs.evolve(expired, updated_ms=50) == result
+    else:
+        refused = ErrorCode.concurrent_transactions if phase in PREPARED else ErrorCode.invalid_txn_state
+        assert refused == result
+
+
+@every_phase
 def test_aborts_by_operator(phase: Phase) -> None:
     transaction = in_phase(phase)
     elsewhere = ErrorCode.concurrent_transactions if phase in PREPARED else ErrorCode.none

@@ -136,9 +136,13 @@ def test_data_that_left_page_cache_is_not_resident(storage: Storage) -> None:
     file = log.read(0, 1).regions[0].file
     file.sync()
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if file.is_resident(0, 1_000_000):
-        pytest.skip("this file system keeps everything in memory")
-    assert not log.read(0, 1 << 30).resident
+    # Nothing may ask before: to ask for a page that is not there makes the kernel read it, and more, ahead.
+    resident = log.read(0, 1 << 30).resident
+    if resident:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if file.is_resident(0, 1_000_000):
+            pytest.skip("this file system keeps everything in memory")
+    assert not resident
 
 
 @settings(max_examples=60)
