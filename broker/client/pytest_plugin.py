@@ -59,6 +59,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(f"--broker-chaos-{option}", type=int, default=None, metavar="N", help=text)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """pytest does not call the methods of unittest's cases itself, so they would run once, without faults."""
+    if item.get_closest_marker("broker_chaos") is not None and hasattr(getattr(item, "cls", None), "assertEqual"):
+        pytest.fail(
+            "@pytest.mark.broker_chaos is for functions and pytest's classes, not for unittest.TestCase.", False
+        )
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Runs the body of a test with the marker ``broker_chaos`` once for each seed, within the one test that pytest knows.
@@ -90,7 +98,7 @@ def pytest_runtest_makereport(
     report = yield
     if call.when == "call" and (told := item.stash.get(_chaos, None)) is not None:
         del item.stash[_chaos]  # a plugin may run the test again
-        if told and not report.passed:
+        if told and report.failed:
             report.sections.append(("broker_chaos", "\n".join(told)))
     return report
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.client import Broker, checks
@@ -246,6 +246,9 @@ steps = st.lists(st.tuples(st.sampled_from(["assigned", "revoked", "lost"]), st.
 
 
 @given(steps)
+@example([("assigned", "a", 0), ("assigned", "b", 0), ("revoked", "a", 0)])
+@example([("assigned", "a", 0), ("assigned", "b", 0), ("lost", "a", 0), ("assigned", "a", 0), ("lost", "b", 0)])
+@example([("assigned", "a", 0), ("revoked", "a", 0), ("assigned", "b", 0), ("revoked", "b", 0)])
 def test_rebalances_are_right_if_a_partition_passes_from_hand_to_hand(taken: list[tuple[str, str, int]]) -> None:
     """The model: what happened to a partition, written down as text, is a pattern. ``A`` is assigned to a, ``R`` revoked,
     ``L`` lost; in small letters for b."""

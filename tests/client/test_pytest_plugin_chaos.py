@@ -222,6 +222,37 @@ def test_guide_shows_a_test_that_passes_and_what_it_says_of_a_bug(run_by_hand: R
     assert f"E           {report.splitlines()[0]}\n" in output
 
 
+HANGING_TEST = """
+import threading
+import unittest
+
+import pytest
+
+
+@pytest.mark.timeout(3, method="signal")
+@pytest.mark.broker_chaos(seeds=1000, faults=["observe"])
+def test_hangs(broker):
+    threading.Event().wait()
+
+
+@pytest.mark.broker_chaos
+class TestUnit(unittest.TestCase):
+    def test_once(self):
+        pass
+"""
+
+
+def test_body_that_hangs_is_told_by_its_plan_and_not_shrunk(run_by_hand: Run, users: Path) -> None:
+    (users / "test_hanging.py").write_text(HANGING_TEST)
+    status, output = run_by_hand(users)
+    assert 1 == status, output
+    assert "1 failed, 1 error" in output
+    said = section(output)
+    assert said.startswith("Seed 0. Its plan:\n    broker.faults.add(")
+    assert "fewest" not in said
+    assert "not for unittest.TestCase" in output
+
+
 def test_workers_hunt_side_by_side(run_by_hand: Run, users: Path) -> None:
     for name in ("test_one.py", "test_two.py"):
         (users / name).write_text(BAD_TEST)
