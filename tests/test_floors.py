@@ -71,6 +71,8 @@ ALSO = {
     "broker.client.process_broker": {"broker.server", "broker.config", "broker.faults"},
     # Sends the broker's events to pytest's log.
     "broker.client.pytest_plugin": {"broker.log"},
+    # Plans of faults.
+    "broker.client.chaos": {"broker.faults"},
     # And to look into it.
     "broker.client.broker_calls": {"broker.server"},
     # Makes a temporary directory for the script that starts a packaged Java.

@@ -32,7 +32,7 @@ _HELP = {
     "subscription": "Only about this subscription of Pulsar's.",
     "partition_id": "Only about this result partition of shuffle's.",
     "protocol": "Only of this protocol, such as kafka or pulsar.",
-    "count": "The fault ends after this many requests.  [default: 1]",
+    "count": "The fault ends after this many requests.  [default: 1; for the machine's: no end]",
     "skip": "The first of the requests that match pass.  [default: 0]",
     "probability": "The share of the others that are taken, from 0 to 1.  [default: 1]",
     "seed": "The choice that --probability makes is the same for the same seed.  [default: 0]",

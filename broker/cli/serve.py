@@ -121,6 +121,7 @@ def command(
 
     from broker import log
     from broker.runtime.process import ServiceManager, raise_descriptor_limit
+    from broker.server import BrokerServer
 
     _configure_logging(config)
     sys.setswitchinterval(config.switch_interval_us / 1e6)
@@ -131,7 +132,7 @@ def command(
     events = log.get_logger("serve")
     manager = ServiceManager()
     manager.recovering()
-    server = _server(config)
+    server = BrokerServer(config)
     with _stop_signals(config.shutdown_timeout_ms / 1000) as signals:
         _start(server)
         try:
@@ -157,19 +158,6 @@ def command(
                 _remove(ready_file)
             server.stop(signals.time_left())
     _end(server, signals)
-
-
-def _server(config: BrokerConfig) -> "BrokerServer":
-    from broker.server import BrokerServer
-
-    if not config.faults_enabled:
-        return BrokerServer(config)
-    from broker.server.machine import Machine
-    from broker.server.services import new_faults
-
-    faults = new_faults(config, has_machine=True)
-    machine = Machine(faults)
-    return BrokerServer(config, machine.runtime, machine.open_catalogue, faults)
 
 
 def _configure_logging(config: BrokerConfig) -> None:

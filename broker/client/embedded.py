@@ -295,11 +295,12 @@ class Broker(BrokerCalls):
         >>> with broker.faults.add("error", api="PRODUCE", topic="orders", error="NOT_LEADER_OR_FOLLOWER") as fault:
         ...     producer.produce("orders", b"1")
         ...     fault.wait()
+        >>> broker.faults.trigger("rebalance", group="billing")
         """
         if self._faults is None:
             from broker.server.services import new_faults  # not at the top: see ``_start``
 
-            self._faults = new_faults(self._config, self._restart_soon)
+            self._faults = new_faults(self._config, has_machine=True, restart=self._restart_soon)
         return self._faults
 
     @property

@@ -4,7 +4,8 @@ def test_orders_arrive(broker):
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
 
 ``broker`` is a broker for one test, with the options of the marker ``@pytest.mark.broker``; ``session_broker`` is one for all
-tests of a process (with pytest-xdist, of a worker), and ``broker_topic`` a topic of it for one test. See docs/TESTING.md.
+tests of a process (with pytest-xdist, of a worker), and ``broker_topic`` a topic of it for one test. A test with the marker
+``@pytest.mark.broker_chaos`` runs under faults, once for each of many seeds (broker/client/chaos). See docs/TESTING.md.
 
 Installed as the top-level module ``reactor_broker_pytest`` (pyproject.toml: ``force-include``, entry point
 ``pytest11``). Pytest imports it at the start of every session, in any directory, where ``broker`` and ``protocol`` may
@@ -15,7 +16,7 @@ copy of this file: reinstall after a change.
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -31,16 +32,75 @@ _LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0")
 _MARKER = (
     "broker(settings={...}, listeners=[...], security='scram'): how the fixture `broker` starts the broker of this test"
 )
+_CHAOS_MARKER = (
+    "broker_chaos(seeds=50, faults=[...]): run the test once for each seed, under faults that are drawn from it"
+)
 # The user of a broker with security="scram". The listener is on the loopback interface and lives as long as the test.
 _LOGIN = ("test", "test-password")
 # Kafka allows 249 characters, of which the number at the end takes a few.
 _NAME_MAX = 230
 _numbers = count(1)
+# In the stash of a test that runs under faults: what is to be said of it, if it fails.
+_chaos = pytest.StashKey[list[str]]()
 _log = logging.getLogger("reactor_broker")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
+    config.addinivalue_line("markers", _CHAOS_MARKER)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("reactor-broker")
+    for option, text in (
+        ("seed", "run the tests with @pytest.mark.broker_chaos under the plan of this seed only"),
+        ("seeds", "run the tests with @pytest.mark.broker_chaos under the plans of so many seeds"),
+    ):
+        group.addoption(f"--broker-chaos-{option}", type=int, default=None, metavar="N", help=text)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """pytest does not call the methods of unittest's cases itself, so they would run once, without faults."""
+    if item.get_closest_marker("broker_chaos") is not None and hasattr(getattr(item, "cls", None), "assertEqual"):
+        pytest.fail(
+            "@pytest.mark.broker_chaos is for functions and pytest's classes, not for unittest.TestCase.", False
+        )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Runs the body of a test with the marker ``broker_chaos`` once for each seed, within the one test that pytest knows.
+
+    Not as a test for each seed, as pytest-repeat does: hundreds of tests hide the others, and the search for the fewest faults
+    needs runs that nobody can foresee. So fixtures are set up once. Each run calls this hook again, so that plugins for
+    coroutines run the body in their way. A wrapper, because it comes before all of them.
+    """
+    marker = pyfuncitem.get_closest_marker("broker_chaos")
+    if marker is None or _chaos in pyfuncitem.stash:
+        return (yield)
+    _check_packages()
+    from broker.client.chaos import marked
+
+    told: list[str] = []
+    pyfuncitem.stash[_chaos] = told
+    marked.run(pyfuncitem, marker, lambda: pyfuncitem.ihook.pytest_pyfunc_call(pyfuncitem=pyfuncitem), told)
+    body, pyfuncitem.obj = pyfuncitem.obj, lambda **_arguments: None  # it has run
+    try:
+        return (yield)
+    finally:
+        pyfuncitem.obj = body
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "call" and (told := item.stash.get(_chaos, None)) is not None:
+        del item.stash[_chaos]  # a plugin may run the test again
+        if told and report.failed:
+            report.sections.append(("broker_chaos", "\n".join(told)))
+    return report
 
 
 @pytest.fixture
@@ -97,21 +157,28 @@ def _options(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _started(**settings: Any) -> "Broker":
-    try:
-        from broker.client.embedded import Broker
-        from broker.errors import ConfigError
-        from broker.log import configure
-    except Exception:  # a foreign module may raise anything
-        for package, part in _PACKAGES.items():
-            if not _is_there(part):
-                pytest.fail(_shadowed(package), pytrace=False)
-        raise
+    _check_packages()
+    from broker.client.embedded import Broker
+    from broker.errors import ConfigError
+    from broker.log import configure
+
     # Into pytest's log, which is shown if the test fails. Standard error is the terminal's while pytest reports.
     configure("warning", "text", write_line=_log.warning)
     try:
         return Broker(**settings).start()
     except ConfigError as error:
         pytest.fail(str(error), pytrace=False)
+
+
+def _check_packages() -> None:
+    """Fails the test if modules of the user's have the names of the packages."""
+    try:
+        import broker.client.embedded  # noqa: F401
+    except Exception:  # a foreign module may raise anything
+        for package, part in _PACKAGES.items():
+            if not _is_there(part):
+                pytest.fail(_shadowed(package), pytrace=False)
+        raise
 
 
 def _is_there(part: str) -> bool:

@@ -42,8 +42,8 @@ _NUMBERS = {
     "partitions": (1, NUMBER_MAX),
 }
 _OF_PASSING = ("protocol", "api", "client_id", "principal")
-_OF_ENTITIES = ("topic", "partition", "group", "transactional_id", "subscription", "partition_id")
-_SELECTORS = (*_OF_PASSING[1:], *_OF_ENTITIES)
+ENTITY_FIELDS = ("topic", "partition", "group", "transactional_id", "subscription", "partition_id")
+_SELECTORS = (*_OF_PASSING[1:], *ENTITY_FIELDS)
 # Fields that say what happens. The others say to what, and how often.
 _OF_KINDS = ("error", "delay_ms", "jump_ms", "member_id", "offset", "partitions")
 
@@ -100,7 +100,7 @@ class Kind:
 
 
 def _every_name(_api: str) -> Collection[str]:
-    return _OF_ENTITIES
+    return ENTITY_FIELDS
 
 
 @attrs.frozen
@@ -123,7 +123,7 @@ class Vocabulary:
         thing = self.kinds[fault.kind].thing
         if thing is not None and getattr(fault, thing) is None and not self._may_name(fault, thing):
             raise ConfigError(f"Give {thing} for a fault of the kind {fault.kind!r}: no {fault.api} request names one.")
-        for field in set(_OF_ENTITIES) - self.not_asked(fault):
+        for field in set(ENTITY_FIELDS) - self.not_asked(fault):
             if getattr(fault, field) is not None and not self._may_name(fault, field):
                 raise ConfigError(f"Leave out {field}: no {fault.api} request names one, so none would ever match.")
         return fault
@@ -211,11 +211,24 @@ class Vocabularies:
     def __init__(self, by_protocol: Mapping[str, Vocabulary]) -> None:
         self._by_protocol = by_protocol
 
-    def checked(self, fault: "Fault") -> tuple["Fault", Mapping[str, Meaning]]:
-        """The fault with the names as they are here, and what it is in each protocol that it is about. Raises ConfigError for one
-        that cannot be carried out, or that may mean different things."""
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Of all protocols, by name; where several have one, that of the first."""
+        return {name: kind for words in reversed([*self._by_protocol.values()]) for name, kind in words.kinds.items()}
+
+    def names_of(self, api: str) -> Collection[str]:
+        """The fields of entities that requests of this API may have, in any protocol that has it."""
+        return {name for words in self._by_protocol.values() if api in words.apis for name in words.names_of(api)}
+
+    def checked(self, fault: "Fault") -> "Fault":
+        """The fault with the names as they are here. Raises ConfigError for one that cannot be carried out, or that may mean
+        different things."""
+        return self._found(fault, Vocabulary.checked)[0]
+
+    def meanings(self, fault: "Fault") -> Mapping[str, Meaning]:
+        """What a fault is in each protocol that it is about. Raises ConfigError as ``checked`` does."""
         fault, found = self._found(fault, Vocabulary.checked)
-        return fault, {name: Meaning(words.kinds[fault.kind], words.not_asked(fault)) for name, words in found.items()}
+        return {name: Meaning(words.kinds[fault.kind], words.not_asked(fault)) for name, words in found.items()}
 
     def checked_by_hand(self, fault: "Fault") -> "Fault":
         """``checked`` for a fault that happens now, without a request."""
@@ -352,7 +365,7 @@ class Fault:
                 return ()
         wanted_names = {
             name: getattr(self, name)
-            for name in _OF_ENTITIES
+            for name in ENTITY_FIELDS
             if name not in not_asked and getattr(self, name) is not None
         }
         return tuple(

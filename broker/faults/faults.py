@@ -90,7 +90,7 @@ class FaultHandle:
         self._matched += 1
         fault = self.fault
         number = self._matched - fault.skip
-        if number <= 0 or not _drawn(fault.seed, number) < fault.probability:
+        if number <= 0 or not drawn(fault.seed, number) < fault.probability:
             return False
         self._hits += 1
         self._passed.append(passing)
@@ -101,7 +101,7 @@ class FaultHandle:
         return self.fault.count is not None and self._hits >= self.fault.count
 
 
-def _drawn(seed: int, number: int) -> float:
+def drawn(seed: int, number: int) -> float:
     """The ``number``-th number of a seed, at least 0 and less than 1."""
     digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=6).digest()
     return int.from_bytes(digest) / 2**48
@@ -134,11 +134,17 @@ class Faults:
         self._last = 0
         self._attached: list[tuple[Callable[[bool], object], Mapping[str, CarryOut]]] = []
 
+    @property
+    def vocabulary(self) -> Vocabularies:
+        """What can be added."""
+        return Vocabularies(self._vocabularies())
+
     def add(self, kind: str | Fault, **fields: Any) -> FaultHandle:
         """Add ``Fault(kind=kind, **fields)``, or a ``Fault`` as it is. Requests that arrive from now on meet it. Raises
         ConfigError for a fault that cannot be carried out, and for more than ``FAULTS_MAX``."""
         fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
-        fault, meanings = Vocabularies(self._vocabularies()).checked(fault)
+        vocabulary = self.vocabulary
+        fault, meanings = vocabulary.checked(fault), vocabulary.meanings(fault)
         with self.changed:
             if len(self._added) >= FAULTS_MAX:
                 raise ConfigError(f"There are {FAULTS_MAX} faults: remove some, also of those that are used up.")
@@ -153,7 +159,7 @@ class Faults:
         ConfigError for a fault that needs a request or other fields, BrokerError where no broker runs that can do it, and if
         there is no such group, topic or transactional id. Not on a thread of the broker."""
         fault = kind if isinstance(kind, Fault) else fault_of({"kind": kind, **fields})
-        fault = Vocabularies(self._vocabularies()).checked_by_hand(fault)
+        fault = self.vocabulary.checked_by_hand(fault)
         with self.changed:
             able = [carry_out[fault.kind] for _, carry_out in self._attached if fault.kind in carry_out]
         if not able:

@@ -43,11 +43,13 @@ SERVICES: Final = {
 
 
 def new_faults(
-    config: BrokerConfig | None = None, restart: Callable[[], object] | None = None, *, has_machine: bool = False
+    config: BrokerConfig | None = None, *, has_machine: bool = False, restart: Callable[[], object] | None = None
 ) -> Faults:
-    """Faults on demand, in words of the protocols of this broker; None: of all protocols that have any. ``restart`` stops and
-    starts the broker, and is called by its threads. With it, or ``has_machine``, also faults of the machine: for a broker that
-    has a ``broker.server.machine``."""
+    """Faults on demand, in words of the protocols of this broker; None: of all protocols that have any.
+
+    ``has_machine``: also faults of the machine, for a broker that has a ``broker.server.machine``. ``restart`` has the broker
+    stopped and started; its threads call it.
+    """
 
     def vocabularies() -> Mapping[str, Vocabulary]:
         words: dict[str, Vocabulary] = {
@@ -56,10 +58,9 @@ def new_faults(
             if source.faulting is not None
         }
         if restart is not None:
-            words = {
-                scheme: attrs.evolve(each, kinds={**each.kinds, RESTART: Kind()}) for scheme, each in words.items()
-            }
-        return {**words, "machine": MACHINE} if has_machine or restart is not None else words
+            for scheme, each in words.items():
+                words[scheme] = attrs.evolve(each, kinds={**each.kinds, RESTART: Kind()})
+        return {**words, "machine": MACHINE} if has_machine else words
 
     return Faults(vocabularies, restart)
 

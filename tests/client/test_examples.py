@@ -51,7 +51,8 @@ def test_example_runs_as_a_script() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heading", "least"), [("## The broker in a test\n", 2), ("### Faults that change the broker\n", 3)]
+    ("heading", "least"),
+    [("## The broker in a test\n", 2), ("### Faults that change the broker\n", 3), ("## Checkers\n", 1)],
 )
 def test_guide_to_testing_does_what_it_says(heading: str, least: int) -> None:
     text = (DOCS / "TESTING.md").read_text("utf-8")

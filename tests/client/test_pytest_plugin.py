@@ -251,7 +251,11 @@ def runner(site: Path | None) -> Run:
         environment["PYTHONPATH"] = str(site)
 
     def run(
-        folder: Path, *arguments: str, command: tuple[str, ...] = ("-m", "pytest"), **variables: str
+        folder: Path,
+        *arguments: str,
+        command: tuple[str, ...] = ("-m", "pytest"),
+        timeout: float = 120,
+        **variables: str,
     ) -> tuple[int, str]:
         # Without this project's settings: pytest loads the plugin because the package is installed.
         options = ["-q", "--rootdir", str(folder), "-p", "no:cacheprovider", *arguments]
@@ -261,7 +265,7 @@ def runner(site: Path | None) -> Run:
             env=environment | variables,
             capture_output=True,
             check=False,
-            timeout=120,
+            timeout=timeout,
             text=True,
         )
         return result.returncode, result.stdout + result.stderr

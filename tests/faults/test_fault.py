@@ -216,7 +216,7 @@ ALL = Vocabularies({"one": attrs.evolve(WORDS, apis=(*WORDS.apis, "END")), "two"
     ],
 )
 def test_a_fault_is_of_the_protocols_that_have_its_names(fields: dict[str, Any], protocols: list[str]) -> None:
-    assert protocols == list(ALL.checked(fault_of(fields))[1])
+    assert protocols == list(ALL.meanings(fault_of(fields)))
 
 
 @pytest.mark.parametrize(
@@ -248,9 +248,13 @@ def test_a_fault_that_fits_no_protocol_or_too_many_is_refused(fields: dict[str, 
     assert says in str(error.value)
 
 
+def test_kinds_are_those_of_all_protocols() -> None:
+    assert {**OTHER_WORDS.kinds, **WORDS.kinds} == ALL.kinds
+
+
 def test_a_topic_has_the_name_that_requests_have() -> None:
-    assert "t" == ALL.checked(Fault(kind="observe", topic="long://t"))[0].topic
-    assert "long://t" == ALL.checked(Fault(kind="observe", topic="long://t", protocol="one"))[0].topic
+    assert "t" == ALL.checked(Fault(kind="observe", topic="long://t")).topic
+    assert "long://t" == ALL.checked(Fault(kind="observe", topic="long://t", protocol="one")).topic
 
 
 def test_a_passing_as_json_has_no_empty_names() -> None:

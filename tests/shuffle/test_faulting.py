@@ -178,9 +178,9 @@ def test_late_buffers_keep_their_order(broker: Broker, client: Client) -> None:
 def test_nothing_overtakes_a_late_buffer(broker: Broker, client: Client) -> None:
     write(broker, b"0", b"1", b"2", b"3")
     late = broker.faults.add("delay", api="BUFFER_RESPONSE", skip=1, delay_ms=300)
-    receiver = client.request(ID, credit=10)
+    receiver = client.request(ID, credit=2)
     late.wait(timeout=60)
-    client.add_credit(receiver)  # upon which the broker would send more
+    client.add_credit(receiver, 2)  # upon which the broker would send more
     assert [0, 1, 2, 3] == [each.sequence for each in client.take(4)]
 
 
@@ -191,7 +191,7 @@ def test_a_released_partition_is_not_found(broker: Broker) -> None:
     write(broker, b"one")
     broker.faults.trigger("partition_released", partition_id=NAME)
     with (
-        InputGate([(broker.shuffle_address, NAME, 0)]) as gate,
+        InputGate([(broker.shuffle_address, NAME, 0)], partition_wait=0.5) as gate,
         pytest.raises(PartitionNotFoundError),
     ):
         read(gate)

@@ -1,6 +1,7 @@
 """What real clients see of faults that change the broker."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as AioPartition
 from aiokafka.errors import CommitFailedError, ProducerFenced
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, ShareConsumer, TopicPartition
 from kafka import KafkaConsumer
 from kafka.errors import CommitFailedError as PythonCommitFailedError
 
@@ -29,6 +30,8 @@ def shared() -> Iterator[Broker]:
         group_initial_rebalance_delay_ms=0,
         group_consumer_min_heartbeat_interval_ms=100,
         group_consumer_heartbeat_interval_ms=100,
+        group_share_min_heartbeat_interval_ms=100,
+        group_share_heartbeat_interval_ms=100,
         auto_create_topics_enable=False,
     ) as broker:
         yield broker
@@ -274,6 +277,27 @@ def test_an_idle_group_goes_back_to_the_first_record(broker: Broker, topic: str)
     assert {(topic, 0): 1, (topic, 1): 1} == broker.committed(topic)
     with pytest.raises(BrokerError, match="no offset that could go back"):
         broker.faults.trigger("offsets_rewound", group=topic, partition=0)
+
+
+def test_the_records_of_a_share_consumer_are_given_out_again(broker: Broker, topic: str) -> None:
+    settings = {**broker.client_settings, "group.id": topic, "share.acknowledgement.mode": "explicit", "log_level": 0}
+    with ShareConsumer(settings) as jobs:
+        jobs.subscribe([topic])
+        produced = itertools.count()
+        values: list[bytes] = []
+
+        def has_come_twice() -> bool:
+            if not values:
+                broker.produce(topic, [f"job {next(produced)}"])  # until the group has begun to read
+            for message in jobs.poll(0.1):
+                values.append(message.value())
+                if len(values) == 1:
+                    broker.faults.trigger("session_expired", group=topic)  # while the work is being done
+                jobs.acknowledge(message)
+            jobs.commit_sync(_S)
+            return len(values) > len(set(values))
+
+        wait_for(has_come_twice, "no second delivery")
 
 
 # -- transactions --------------------------------------------------------------------------------------------------------
