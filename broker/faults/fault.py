@@ -299,7 +299,8 @@ _WITHOUT_COUNT = set(map(_plain, MACHINE.kinds))
 
 
 def _usual_count(fault: "Fault") -> int | None:
-    return None if _plain(str(fault.kind)) in _WITHOUT_COUNT else 1  # str: it is checked later
+    kind: object = fault.kind  # of any type: it is checked after the defaults are made
+    return None if isinstance(kind, str) and _plain(kind) in _WITHOUT_COUNT else 1
 
 
 _text: Any = attrs.validators.optional(_check_text)
