@@ -120,15 +120,23 @@ def configure(
     *,
     colours: bool = False,
     write_line: Callable[[str], None] | None = None,
-) -> None:
+) -> Callable[[], None]:
     """For the whole process. ``format``: text, json, or auto (text on a terminal). ``colours``: in text. ``write_line`` takes the
-    lines in place of standard error; it must not raise."""
+    lines in place of standard error; it must not raise. Returns a function that puts back what was in force before."""
     global _level, _format, _colours, _write_line, _backend
+    before = _level, _format, _colours, _write_line
     _level = LEVELS[level]
     _format = format
     _colours = colours
     _write_line = write_line
     _backend = None
+
+    def put_back() -> None:
+        global _level, _format, _colours, _write_line, _backend
+        _level, _format, _colours, _write_line = before
+        _backend = None
+
+    return put_back
 
 
 class EventLimit:

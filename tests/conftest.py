@@ -7,16 +7,21 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from broker import log
+
 # Starting Spark takes longer than most tests of it, so all that use the fixture share a session, and with it a worker.
 _SPARK = Path(__file__).parent / "spark"
 # So do those of the page: they share a browser, and a broker with its clients.
 _PAGE = Path(__file__).parent / "page"
+# Pytest's fixtures for what a test writes.
+_CAPTURES = {"capsys", "capsysbinary", "capfd", "capfdbinary"}
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so would the programs that they start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -88,3 +93,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         crash = getattr(report.longrepr, "reprcrash", None)
         reason = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else report.longreprtext
         terminalreporter.write_line(f"RERUN {report.nodeid} ({report.when}): {reason[:2000]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that reads what is written gets the log as well. As long as there is a `session_broker`, it would go to pytest's."""
+    if _CAPTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        return (yield)
+    put_back = log.configure("warning")
+    try:
+        return (yield)
+    finally:
+        put_back()

@@ -17,6 +17,7 @@ import logging
 import re
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -108,22 +109,18 @@ def broker(request: pytest.FixtureRequest) -> "Iterator[Broker]":
     """A broker for one test: empty, on free ports. It stops, and its data is removed, when the test ends.
     ``@pytest.mark.broker`` has its options; with ``security="scram"`` clients take ``broker.client_settings``."""
     marker = request.node.get_closest_marker("broker")
-    running = _started(**_options(marker.args, marker.kwargs) if marker is not None else {})
-    try:
+    with _running(**_options(marker.args, marker.kwargs) if marker is not None else {}) as running:
         if marker is not None and marker.kwargs.get("security"):
             running.add_user(*_LOGIN)
             running.login = _LOGIN
         yield running
-    finally:
-        running.close()
 
 
 @pytest.fixture(scope="session")
 def session_broker() -> "Iterator[Broker]":
     """One broker for the whole session, for tests that can share it because each uses topics with names of its own."""
-    running = _started()
-    yield running
-    running.close()
+    with _running() as running:
+        yield running
 
 
 @pytest.fixture
@@ -156,18 +153,24 @@ def _options(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]
     return settings
 
 
-def _started(**settings: Any) -> "Broker":
+@contextmanager
+def _running(**settings: Any) -> "Iterator[Broker]":
     _check_packages()
     from broker.client.embedded import Broker
     from broker.errors import ConfigError
     from broker.log import configure
 
     # Into pytest's log, which is shown if the test fails. Standard error is the terminal's while pytest reports.
-    configure("warning", "text", write_line=_log.warning)
+    put_back = configure("warning", "text", write_line=_log.warning)
     try:
-        return Broker(**settings).start()
-    except ConfigError as error:
-        pytest.fail(str(error), pytrace=False)
+        try:
+            running = Broker(**settings).start()
+        except ConfigError as error:
+            pytest.fail(str(error), pytrace=False)
+        with closing(running):
+            yield running
+    finally:
+        put_back()
 
 
 def _check_packages() -> None:
