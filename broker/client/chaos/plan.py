@@ -48,8 +48,8 @@ _ERRORS: Final[Mapping[str, Sequence[str]]] = {
 _APIS: Final = (*_ERRORS, *("PRODUCE", "FETCH", "OFFSET_COMMIT") * 3)
 # Kinds that are about requests of an API: without one they would meet the first requests of a client, whatever these are.
 _ABOUT_REQUESTS: Final = ("delay", "throttle", "error", "error_after", "lost", "reset", "reset_after", "restart")
-# What is not drawn, but may be given. For the answer to JoinGroup, clients wait as long as a rebalance may take: five minutes. After
-# errors in several answers about metadata, librdkafka may not find its topic for as long.
+# What is not drawn, but may be given. For the answer to JoinGroup, clients wait as long as a rebalance may take: five minutes.
+# After errors in several answers about metadata, librdkafka may not find its topic for as long.
 _NEVER: Final = {"lost": ("JOIN_GROUP",), "error": ("METADATA",), "error_after": ("METADATA",)}
 # When the broker is changed, by what is changed: at a request that names it, in the midst of what a client is doing.
 _APIS_OF: Final[Mapping[str, Sequence[str]]] = {
