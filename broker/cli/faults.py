@@ -22,21 +22,25 @@ _OF_PASSING = ("time_ms", "api", "client_id", "principal")
 _WAIT_MS = 20_000
 _FIELDS = {field.name: field for field in attrs.fields(Fault) if field.name not in ("kind", "when")}
 _HELP = {
-    "api": "Only requests of this API of Kafka, such as PRODUCE or OffsetCommit.",
+    "api": "Only requests of this API, such as PRODUCE or OffsetCommit.",
     "client_id": "Only of clients with this id.",
     "principal": "Only of this principal, such as User:alice.",
     "topic": "Only requests about this topic.",
     "partition": "Only about the partition with this number.",
     "group": "Only about this group.",
     "transactional_id": "Only of this transactional id.",
-    "count": "The fault ends after this many requests.  [default: 1]",
+    "subscription": "Only about this subscription of Pulsar's.",
+    "partition_id": "Only about this result partition of shuffle's.",
+    "protocol": "Only of this protocol, such as kafka or pulsar.",
+    "count": "The fault ends after this many requests.  [default: 1; for the machine's: no end]",
     "skip": "The first of the requests that match pass.  [default: 0]",
     "probability": "The share of the others that are taken, from 0 to 1.  [default: 1]",
     "seed": "The choice that --probability makes is the same for the same seed.  [default: 0]",
-    "delay_ms": "How long the kinds delay and throttle delay.",
+    "delay_ms": "How long the kinds delay, throttle and slow_fsync delay.",
     "member_id": "The member to which the kind session_expired happens; without it every member.",
     "offset": "The offset of the kinds records_deleted and offsets_rewound.",
     "partitions": "How many partitions the kind partitions_added adds.",
+    "jump_ms": "How far the kind clock_jump sets the clock forward, or back if it is negative.",
     "error": "The error code of the kinds error and error_after, such as NOT_LEADER_OR_FOLLOWER.",
 }
 

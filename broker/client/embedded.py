@@ -300,7 +300,7 @@ class Broker(BrokerCalls):
         if self._faults is None:
             from broker.server.services import new_faults  # not at the top: see ``_start``
 
-            self._faults = new_faults(self._config, self._restart_soon)
+            self._faults = new_faults(self._config, has_machine=True, restart=self._restart_soon)
         return self._faults
 
     @property

@@ -343,7 +343,7 @@ class _Served:
         """Called first."""
         from broker.server.services import new_faults  # not at the top: the maker does not need it
 
-        self._faults = new_faults(config, self._restart_soon)
+        self._faults = new_faults(config, has_machine=True, restart=self._restart_soon)
 
     def start(
         self, config: BrokerConfig, has_own_drain: bool, after: "AfterReset | None"

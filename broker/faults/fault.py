@@ -42,8 +42,8 @@ _NUMBERS = {
     "partitions": (1, NUMBER_MAX),
 }
 _OF_PASSING = ("protocol", "api", "client_id", "principal")
-_OF_ENTITIES = ("topic", "partition", "group", "transactional_id", "subscription", "partition_id")
-_SELECTORS = (*_OF_PASSING[1:], *_OF_ENTITIES)
+ENTITY_FIELDS = ("topic", "partition", "group", "transactional_id", "subscription", "partition_id")
+_SELECTORS = (*_OF_PASSING[1:], *ENTITY_FIELDS)
 # Fields that say what happens. The others say to what, and how often.
 _OF_KINDS = ("error", "delay_ms", "jump_ms", "member_id", "offset", "partitions")
 
@@ -100,7 +100,7 @@ class Kind:
 
 
 def _every_name(_api: str) -> Collection[str]:
-    return _OF_ENTITIES
+    return ENTITY_FIELDS
 
 
 @attrs.frozen
@@ -123,7 +123,7 @@ class Vocabulary:
         thing = self.kinds[fault.kind].thing
         if thing is not None and getattr(fault, thing) is None and not self._may_name(fault, thing):
             raise ConfigError(f"Give {thing} for a fault of the kind {fault.kind!r}: no {fault.api} request names one.")
-        for field in set(_OF_ENTITIES) - self.not_asked(fault):
+        for field in set(ENTITY_FIELDS) - self.not_asked(fault):
             if getattr(fault, field) is not None and not self._may_name(fault, field):
                 raise ConfigError(f"Leave out {field}: no {fault.api} request names one, so none would ever match.")
         return fault
@@ -215,6 +215,10 @@ class Vocabularies:
     def kinds(self) -> Mapping[str, Kind]:
         """Of all protocols, by name; where several have one, that of the first."""
         return {name: kind for words in reversed([*self._by_protocol.values()]) for name, kind in words.kinds.items()}
+
+    def names_of(self, api: str) -> Collection[str]:
+        """The fields of entities that requests of this API may have, in any protocol that has it."""
+        return {name for words in self._by_protocol.values() if api in words.apis for name in words.names_of(api)}
 
     def checked(self, fault: "Fault") -> "Fault":
         """The fault with the names as they are here. Raises ConfigError for one that cannot be carried out, or that may mean
@@ -308,7 +312,8 @@ _WITHOUT_COUNT = set(map(_plain, MACHINE.kinds))
 
 
 def _usual_count(fault: "Fault") -> int | None:
-    return None if _plain(fault.kind) in _WITHOUT_COUNT else 1
+    kind: object = fault.kind  # of any type: it is checked after the defaults are made
+    return None if isinstance(kind, str) and _plain(kind) in _WITHOUT_COUNT else 1
 
 
 _text: Any = attrs.validators.optional(_check_text)
@@ -360,7 +365,7 @@ class Fault:
                 return ()
         wanted_names = {
             name: getattr(self, name)
-            for name in _OF_ENTITIES
+            for name in ENTITY_FIELDS
             if name not in not_asked and getattr(self, name) is not None
         }
         return tuple(

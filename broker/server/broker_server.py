@@ -31,6 +31,7 @@ from broker.runtime.threads import Event
 from broker.security.security import Security, open_security
 from broker.security.tls_listener import CertificateWatcher, TlsListener, open_tls, register_tls_metrics
 from broker.server import descriptors, initial, reconfiguration
+from broker.server.machine import Machine
 from broker.server.services import all_listeners, check_schemes, is_controlling, new_faults, open_services
 from broker.server.stopping import Taken
 from broker.storage import data_directory
@@ -63,11 +64,15 @@ class BrokerServer:
         faults: Faults | None = None,
     ) -> None:
         """``runtime`` and ``open_catalogue`` (from a path to a catalogue) are the system's by default. ``faults``: None: this
-        broker's own (see ``new_faults``)."""
+        broker's own (see ``new_faults``), with those of the machine if ``faults_enabled``."""
         self.config = config
+        has_machine = runtime is None and faults is None and config.faults_enabled
+        self.faults = new_faults(config, has_machine=has_machine) if faults is None else faults
+        if has_machine:
+            machine = Machine(self.faults)
+            runtime, open_catalogue = machine.runtime, machine.open_catalogue
         self.runtime = runtime if runtime is not None else system_runtime()
         self.metrics = Registry()
-        self.faults = new_faults(config) if faults is None else faults
         self.started_ms = 0
         self.crash: BaseException | None = None
         self._open_catalogue = open_catalogue

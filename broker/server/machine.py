@@ -1,4 +1,4 @@
-"""The machine as an embedded broker sees it, with faults on demand: a full disk, slow fsyncs, a clock that jumps.
+"""The machine as a broker in a test sees it, with faults on demand: a full disk, slow fsyncs, a clock that jumps.
 
 | kind | what meets the fault | what happens |
 |---|---|---|
@@ -6,7 +6,8 @@
 | slow_fsync | an fsync, also that of a change of the catalogue | it takes ``delay_ms`` longer |
 | clock_jump | a look at the wall clock | it is ``jump_ms`` ahead, or behind |
 
-A broker on this machine pays one look at ``Faults.of_machine`` for each of these. `broker serve` does not use it.
+A broker on this machine pays one look at ``Faults.of_machine`` for each of these. `broker serve` only uses it with
+``faults_enabled``.
 
 Any thread; a slow fsync keeps the thread that waits for it. The kernel's own queue of fsyncs is not used meanwhile, so no
 processor waits.

@@ -2,13 +2,16 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import attrs
 import pytest
 from confluent_kafka import KafkaError, Producer
 
+from broker.cli.faults import _HELP
 from broker.client import Broker
-from tests.cli.conftest import Run, command_line
+from broker.faults.fault import Fault
+from tests.cli.conftest import Run, Serving, command_line
 
 LISTENERS = ("kafka://127.0.0.1:0", "http://127.0.0.1:0")
 
@@ -158,3 +161,21 @@ def test_a_fault_is_triggered(run_alone: Run, broker: Broker, url: str) -> None:
         in run_alone("faults", "trigger", "topic_deleted", "--topic", "no-such", "-a", url, fails=1).stderr
     )
     assert broker.faults.list() == []
+
+
+def test_every_option_is_explained() -> None:
+    assert {field.name for field in attrs.fields(Fault)} - {"kind", "when"} == set(_HELP)
+
+
+def test_the_machine_of_a_served_broker_has_faults(run_alone: Run, serve: Callable[..., Serving]) -> None:
+    listeners = ("--listener", "kafka://127.0.0.1:0", "--listener", "http://127.0.0.1:0")
+    serving = serve(*listeners, "--set", "faults_enabled=true")
+    ready = json.loads(serving.ready_file.read_text())["listeners"]
+    url, kafka = f"http://{ready['http']}", ready["kafka"]
+    run_alone("faults", "add", "disk_full", "-a", url)
+    assert b"orders" in run_alone("topics", "create", "orders", "-b", kafka, fails=1).stderr
+    assert b"disk_full" in run_alone("faults", "list", "-a", url).stdout
+    run_alone("faults", "remove", "--all", "-a", url)
+    run_alone("topics", "create", "orders", "-b", kafka)
+    # Only a program that has the broker in it can start it again.
+    assert b"There is no kind 'restart'" in run_alone("faults", "add", "restart", "-a", url, fails=1).stderr

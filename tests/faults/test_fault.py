@@ -117,6 +117,7 @@ def test_a_selector_that_is_lacking_never_matches() -> None:
         ({"kind": "emptied", "api": "OFFSET_COMMIT"}, "Give topic for a fault of the kind 'emptied': no OFFSET_COMMIT"),
         ({"kind": "observe", "tpoic": "t"}, "Did you mean topic? Possible: kind, api"),
         ({"api": "PRODUCE"}, "Give the kind"),
+        ({"kind": None}, "kind of a fault as a text"),
         ({"kind": "observe", "topic": 1}, "topic of a fault as a text"),
         ({"kind": "observe", "topic": "t" * (TEXT_MAX + 1)}, "at most 1000 characters"),
         ({"kind": "observe", "count": 0}, "count of a fault as a whole number from 1"),

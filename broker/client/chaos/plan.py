@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, Final
 
 from broker.errors import ConfigError
-from broker.faults.fault import Entity, Fault, Vocabularies, fault_of
+from broker.faults.fault import ENTITY_FIELDS, Fault, Vocabularies, fault_of
 from broker.faults.faults import drawn
 
 Choose = Callable[[Sequence[Any]], Any]
@@ -154,19 +154,9 @@ def _apis_for(kind: str, error: str | None) -> Sequence[str]:
 
 
 def _fitting(apis: Sequence[str], fields: Mapping[str, Any], vocabulary: Vocabularies) -> Sequence[str]:
-    """Those whose requests name what the fault is about. All if there is none: the fault is then refused, with the reason."""
-    about = {name: fields[name] for name in Entity._fields if name in fields}
-    if not about:
-        return apis
-
-    def fits(api: str) -> bool:
-        try:
-            vocabulary.checked(fault_of({"kind": "observe", "api": api, **about}))
-        except ConfigError:
-            return False
-        return True
-
-    return [api for api in apis if fits(api)] or apis
+    """Those whose requests say what the template asks for. All if there are none: the check then says so."""
+    asked = {name for name in ENTITY_FIELDS if fields.get(name) is not None}
+    return [api for api in apis if asked <= {*vocabulary.names_of(api)}] or apis
 
 
 def _errors_of(api: object) -> Sequence[str]:
