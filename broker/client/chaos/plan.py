@@ -47,7 +47,10 @@ _ERRORS: Final[Mapping[str, Sequence[str]]] = {
 }
 _APIS: Final = (*_ERRORS, *("PRODUCE", "FETCH", "OFFSET_COMMIT") * 3)
 # Kinds that are about requests of an API: without one they would meet the first requests of a client, whatever these are.
-_ABOUT_REQUESTS: Final = ("delay", "throttle", "error", "error_after", "lost", "reset", "reset_after")
+_ABOUT_REQUESTS: Final = ("delay", "throttle", "error", "error_after", "lost", "reset", "reset_after", "restart")
+# What is not drawn, but may be given. For the answer to JoinGroup, clients wait as long as a rebalance may take: five minutes.
+# After errors in several answers about metadata, librdkafka may not find its topic for as long.
+_NEVER: Final = {"lost": ("JOIN_GROUP",), "error": ("METADATA",), "error_after": ("METADATA",)}
 # When the broker is changed, by what is changed: at a request that names it, in the midst of what a client is doing.
 _APIS_OF: Final[Mapping[str, Sequence[str]]] = {
     "group": ("OFFSET_COMMIT", "OFFSET_COMMIT", "HEARTBEAT", "SYNC_GROUP", "OFFSET_FETCH"),
@@ -57,6 +60,8 @@ _APIS_OF: Final[Mapping[str, Sequence[str]]] = {
 # If the test names no faults: what happens to every client sooner or later.
 DEFAULT: Final[Sequence[Template]] = ("lost", "reset", "reset_after", "error", "error_after", "delay")
 _DELAYS_MS: Final = (10, 50, 200)
+# An hour, as when summer time is done wrong, and a little.
+_JUMPS_MS: Final = (-3_600_000, -1000, 1000, 3_600_000)
 # Small numbers often: a short test makes few requests of most APIs.
 _SKIPS: Final = (0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 6, 9)
 _COUNTS: Final = (1, 1, 1, 2)
@@ -128,18 +133,16 @@ def _fault(choose: Choose, template: Template, vocabulary: Vocabularies) -> Faul
         fields[name] = value
     known = vocabulary.kinds.get(fields.get("kind", ""))
     needs = known.fields if known is not None else frozenset()
-    if "api" not in fields:
-        apis = _apis_for(fields["kind"], fields.get("error")) if fields.get("kind") in _ABOUT_REQUESTS else ()
-        if known is not None and known.thing is not None:
-            apis = _APIS_OF[known.thing]
-        if apis:
-            asked = {name for name in ENTITY_FIELDS if fields.get(name) is not None}
-            # Those whose requests say what the template asks for; if there are none, the check says so.
-            fields["api"] = choose([api for api in apis if asked <= {*vocabulary.names_of(api)}] or apis)
+    if fields.get("kind") in _ABOUT_REQUESTS and "api" not in fields:
+        fields["api"] = choose(_fitting(_apis_for(fields["kind"], fields.get("error")), fields, vocabulary))
+    if known is not None and known.thing is not None and known.thing in _APIS_OF and "api" not in fields:
+        fields["api"] = choose(_fitting(_APIS_OF[known.thing], fields, vocabulary))
     if "error" in needs and "error" not in fields:
         fields["error"] = choose(_errors_of(fields.get("api")))
     if "delay_ms" in needs and "delay_ms" not in fields:
         fields["delay_ms"] = choose(_DELAYS_MS)
+    if "jump_ms" in needs and "jump_ms" not in fields:
+        fields["jump_ms"] = choose(_JUMPS_MS)
     drawn_skip, drawn_count = choose(_SKIPS), choose(_COUNTS)
     return vocabulary.checked(fault_of({"skip": drawn_skip, "count": drawn_count, **fields}))
 
@@ -147,8 +150,13 @@ def _fault(choose: Choose, template: Template, vocabulary: Vocabularies) -> Faul
 def _apis_for(kind: str, error: str | None) -> Sequence[str]:
     """Those for which the error is drawn; all if it is not drawn for any."""
     apis = [api for api in _APIS if error in _ERRORS[api]] or _APIS
-    # For the answer to this one, clients wait as long as a rebalance may take: five minutes.
-    return [api for api in apis if api != "JOIN_GROUP"] if kind == "lost" else apis
+    return [api for api in apis if api not in _NEVER.get(kind, ())] or apis
+
+
+def _fitting(apis: Sequence[str], fields: Mapping[str, Any], vocabulary: Vocabularies) -> Sequence[str]:
+    """Those whose requests say what the template asks for. All if there are none: the check then says so."""
+    asked = {name for name in ENTITY_FIELDS if fields.get(name) is not None}
+    return [api for api in apis if asked <= {*vocabulary.names_of(api)}] or apis
 
 
 def _errors_of(api: object) -> Sequence[str]:

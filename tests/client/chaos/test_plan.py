@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
+from broker.client import Broker
 from broker.client.chaos.plan import DEFAULT, FAULTS_MAX, Template, as_code, check, plan_of
 from broker.errors import ConfigError
 from broker.faults.fault import Fault, Vocabularies
@@ -95,16 +96,31 @@ def test_changes_happen_when_clients_ask_about_what_is_changed() -> None:
     assert {"PRODUCE", "FETCH"} < {api for kind, api in drawn if kind == "topic_deleted"}
 
 
+def test_api_is_one_that_names_what_the_fault_is_about() -> None:
+    of_topic = [fault for seed in range(100) for fault in plan_of(seed, [{"kind": "lost", "topic": "orders"}], WORDS)]
+    assert {"PRODUCE", "FETCH", "OFFSET_COMMIT"} < {fault.api for fault in of_topic}
+    assert not {"HEARTBEAT", "JOIN_GROUP", "END_TXN"} & {fault.api for fault in of_topic}
+    of_group = [fault for seed in range(100) for fault in plan_of(seed, [{"kind": "error", "group": "billing"}], WORDS)]
+    assert {"OFFSET_COMMIT", "HEARTBEAT"} < {fault.api for fault in of_group}
+    assert not {"PRODUCE", "FETCH"} & {fault.api for fault in of_group}
+
+
+def test_kinds_of_the_machine_are_drawn_by_name() -> None:
+    words = Broker().faults.vocabulary
+    machine = ["restart", "disk_full", "slow_fsync", "clock_jump"]
+    check(machine, words)
+    drawn = {fault.kind: fault for seed in range(50) for fault in plan_of(seed, machine, words)}
+    assert set(machine) == drawn.keys()
+    assert drawn["restart"].api is not None
+    assert drawn["clock_jump"].jump_ms and drawn["slow_fsync"].delay_ms
+
+
 def test_nobody_waits_five_minutes_unless_told_to() -> None:
     drawn = [fault for seed in range(300) for fault in plan_of(seed, ["lost"], WORDS)]
     assert "JOIN_GROUP" not in {fault.api for fault in drawn}
+    for seed in range(300):
+        assert all(fault.api != "METADATA" for fault in plan_of(seed, ["error", "error_after"], WORDS))
     assert all(fault.api == "JOIN_GROUP" for fault in plan_of(1, [{"kind": "lost", "api": "JOIN_GROUP"}], WORDS))
-
-
-def test_api_is_drawn_from_those_that_the_template_can_meet() -> None:
-    drawn = {fault.api for seed in range(300) for fault in plan_of(seed, [{"kind": "lost", "group": "billing"}], WORDS)}
-    assert {"OFFSET_COMMIT", "HEARTBEAT", "FIND_COORDINATOR"} < drawn
-    assert not {"PRODUCE", "FETCH", "METADATA", "END_TXN"} & drawn
 
 
 def test_code_says_what_comes_first() -> None:
