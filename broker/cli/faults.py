@@ -36,6 +36,8 @@ _HELP = {
     "skip": "The first of the requests that match pass.  [default: 0]",
     "probability": "The share of the others that are taken, from 0 to 1.  [default: 1]",
     "seed": "The choice that --probability makes is the same for the same seed.  [default: 0]",
+    "after_ms": "The fault begins so long after it was added.  [default: 0]",
+    "for_ms": "The fault ends so long after it has begun.  [default: no end]",
     "delay_ms": "How long the kinds delay, throttle and slow_fsync delay.",
     "member_id": "The member to which the kind session_expired happens; without it every member.",
     "offset": "The offset of the kinds records_deleted and offsets_rewound.",

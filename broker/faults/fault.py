@@ -36,6 +36,8 @@ _NUMBERS = {
     "count": (1, NUMBER_MAX),
     "skip": (0, NUMBER_MAX),
     "seed": (-(2**63), 2**63 - 1),
+    "after_ms": (0, NUMBER_MAX),
+    "for_ms": (0, NUMBER_MAX),
     "delay_ms": (0, DELAY_MAX_MS),
     "jump_ms": (-JUMP_MAX_MS, JUMP_MAX_MS),
     "offset": (0, 2**63 - 1),
@@ -329,6 +331,9 @@ class Fault:
     request is one of ``count``, however many of its entities match. Faults of the machine count writes, fsyncs and looks at the
     clock in place of requests, and their ``count`` is None unless it is given.
 
+    ``after_ms`` and ``for_ms`` limit that to a time: it begins so many ms after the fault was added, and ends so many ms later
+    (None: it does not). What passes before and after does not count as a match.
+
     ``when``: called last, with the passing; False lets it pass. In Python only. It runs on a thread of the broker and must not
     wait for the broker.
     """
@@ -348,6 +353,8 @@ class Fault:
     skip: int = attrs.field(default=0, validator=_check_number)
     probability: float = attrs.field(default=1.0, validator=_check_probability)
     seed: int = attrs.field(default=0, validator=_check_number)
+    after_ms: int = attrs.field(default=0, validator=_check_number)
+    for_ms: int | None = attrs.field(default=None, validator=_number)
     delay_ms: int | None = attrs.field(default=None, validator=_number)
     jump_ms: int | None = attrs.field(default=None, validator=_number)
     error: str | None = attrs.field(default=None, validator=_text)

@@ -15,6 +15,7 @@ import attrs
 
 from broker.errors import BrokerError, ConfigError
 from broker.faults.fault import Entity, Fault, Meaning, Passing, Vocabularies, Vocabulary, fault_of
+from broker.runtime.clock import SystemClock
 from broker.runtime.threads import Condition
 
 # Each request is compared with all of them.
@@ -44,6 +45,7 @@ class FaultHandle:
         self._hits = 0
         self._matched = 0
         self._passed: deque[Passing] = deque(maxlen=PASSED_MAX)
+        self._added_at = faults.monotonic()
 
     def __repr__(self) -> str:
         return f"<FaultHandle {self.number}, {self.hits} hits: {self.fault.as_json()}>"
@@ -55,8 +57,8 @@ class FaultHandle:
 
     @property
     def left(self) -> int | None:
-        """How many more requests it waits for; None: any number. 0 after it was removed."""
-        if not self._faults.is_in_force(self):
+        """How many more requests it waits for; None: any number. 0 after it was removed, and after its time."""
+        if not self._faults.is_in_force(self) or self._is_over(self._age_ms()):
             return 0
         count = self.fault.count
         return None if count is None else count - self._hits
@@ -83,12 +85,22 @@ class FaultHandle:
     def __exit__(self, *_error: object) -> None:
         self.remove()
 
+    def _age_ms(self) -> float:
+        return (self._faults.monotonic() - self._added_at) * 1000
+
+    def _is_over(self, age_ms: float) -> bool:
+        """Its time has passed."""
+        fault = self.fault
+        return fault.for_ms is not None and age_ms >= fault.after_ms + fault.for_ms
+
     # With the lock of ``Faults``.
 
     def _take(self, passing: Passing) -> bool:
         """A request matches: whether the fault takes it."""
+        fault, age_ms = self.fault, self._age_ms()
+        if age_ms < fault.after_ms or self._is_over(age_ms):
+            return False
         self._matched += 1
-        fault = self.fault
         number = self._matched - fault.skip
         if number <= 0 or not drawn(fault.seed, number) < fault.probability:
             return False
@@ -98,7 +110,7 @@ class FaultHandle:
 
     @property
     def _is_used_up(self) -> bool:
-        return self.fault.count is not None and self._hits >= self.fault.count
+        return self._is_over(self._age_ms()) or (self.fault.count is not None and self._hits >= self.fault.count)
 
 
 def drawn(seed: int, number: int) -> float:
@@ -121,11 +133,13 @@ class Faults:
         self,
         vocabularies: Callable[[], Mapping[str, Vocabulary]],
         restart: Callable[[], object] | None = None,
+        monotonic: Callable[[], float] = SystemClock.monotonic,
     ) -> None:
         """``vocabularies``: by protocol; called for a fault, not before. ``restart`` has the broker stopped and started. It is
         called on the thread of the request that has met a ``RESTART``, and must not block."""
         self._vocabularies = vocabularies
         self._restart = restart
+        self.monotonic = monotonic
         # The kinds in force that are faults of the machine. The machine looks here each time, without the lock.
         self.of_machine: frozenset[str] = frozenset()
         self.changed = Condition()
@@ -249,12 +263,14 @@ class Faults:
         if fault.when is not None and not fault.when(matched):
             return ()
         with self.changed:
-            if handle not in self._in_force or not handle._take(matched):  # it may have ended meanwhile
+            if handle not in self._in_force:  # it may have ended meanwhile
                 return ()
+            is_taken = handle._take(matched)
             if handle._is_used_up:
                 self._put_in_force(tuple(each for each in self._in_force if each is not handle))
-            self.changed.notify_all()
-        return entities
+            if is_taken:
+                self.changed.notify_all()
+        return entities if is_taken else ()
 
     def _put_in_force(self, handles: tuple[FaultHandle, ...]) -> None:
         before, self._in_force = self._may_meet_requests(), handles

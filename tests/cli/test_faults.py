@@ -69,6 +69,8 @@ def test_every_field_is_an_option(run_alone: Run, broker: Broker, url: str) -> N
         "skip": 2,
         "probability": 0.5,
         "seed": 7,
+        "after_ms": 3,
+        "for_ms": 60_000,
         "delay_ms": 10,
     }
     options = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items() if name != "kind"]

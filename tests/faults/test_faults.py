@@ -137,6 +137,28 @@ def test_the_first_that_was_added_is_met() -> None:
     assert (1, 1, 2) == (first.hits, second.hits, seen.hits)
 
 
+def test_a_fault_is_met_within_its_time_only() -> None:
+    now = [7.0]
+    faults = Faults(lambda: {"": WORDS}, monotonic=lambda: now[0])
+    told: list[bool] = []
+    faults.attach(told.append)
+    handle = faults.add("reset", count=None, skip=1, after_ms=1000, for_ms=500)
+
+    def met(at: float) -> bool:
+        now[0] = at
+        return faults.take(passing()) is not None
+
+    # What comes before its time is not one of those that are skipped.
+    assert [False, False, False, True, True] == [met(at) for at in (7.0, 7.999, 8.0, 8.1, 8.499)]
+    assert (2, None) == (handle.hits, handle.left)
+    now[0] = 8.5
+    assert 0 == handle.left
+    assert [False, True] == told
+    assert not met(8.5)
+    assert [False, True, False] == told
+    assert (2, [handle]) == (handle.hits, faults.list())
+
+
 def test_when_sees_what_matched_and_decides() -> None:
     faults, seen = new_faults(), []
 

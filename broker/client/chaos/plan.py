@@ -103,7 +103,12 @@ def as_code(fault: Fault) -> str:
     kind = fields.pop("kind")
     # What happens, then to what, then how often.
     names = sorted(
-        fields, key=lambda name: (name in ("skip", "count", "probability", "seed"), name != "api", name != "error")
+        fields,
+        key=lambda name: (
+            name in ("skip", "count", "probability", "seed", "after_ms", "for_ms"),
+            name != "api",
+            name != "error",
+        ),
     )
     given = [_literal(kind), *(f"{name}={_literal(fields[name])}" for name in names)]
     if fault.when is not None:

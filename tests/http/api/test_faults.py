@@ -425,7 +425,8 @@ _fields = st.fixed_dictionaries(
         "error": st.sampled_from(["NOT_LEADER_OR_FOLLOWER", "fenced_instance_id"]) | _json,
         **dict.fromkeys(["client_id", "principal", "topic", "group", "transactional_id"], st.text() | _json),
         **dict.fromkeys(
-            ["partition", "count", "skip", "seed", "delay_ms", "offset", "partitions"], st.integers(-1, 9) | _json
+            ["partition", "count", "skip", "seed", "delay_ms", "offset", "partitions", "after_ms", "for_ms"],
+            st.integers(-1, 9) | _json,
         ),
         "probability": st.floats(0, 1) | _json,
         "when": _json,
