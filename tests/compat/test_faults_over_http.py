@@ -3,12 +3,13 @@
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from broker.client import Broker
-from tests.compat.clients import skip_if_missing
+from tests.compat.clients import java, skip_if_missing
 from tests.compat.clients.node import Kafkajs, node_modules
 
 
@@ -32,9 +33,25 @@ def test_kafkajs_meets_the_faults_that_its_program_adds() -> None:
         assert broker.faults.list() == []
 
 
-@pytest.mark.parametrize(("language", "command"), [("sh", ["bash", "-euo", "pipefail", "-c"]), ("js", ["node", "-e"])])
-def test_the_guide_does_what_it_says(language: str, command: list[str]) -> None:
+def _shell(block: str, _directory: Path) -> list[str]:
+    return ["bash", "-euo", "pipefail", "-c", block]
+
+
+def _node(block: str, _directory: Path) -> list[str]:
     skip_if_missing(Kafkajs())
+    return ["node", "-e", block]
+
+
+def _java(block: str, directory: Path) -> list[str]:
+    program = directory / "FaultsTest.java"
+    program.write_text(block, "utf-8")
+    return ["java", *java.QUICK, "-cp", f"{java.jars_or_skip()}/*", str(program)]
+
+
+@pytest.mark.parametrize(("language", "command", "records"), [("sh", _shell, 0), ("js", _node, 1), ("java", _java, 1)])
+def test_the_guide_does_what_it_says(
+    language: str, command: Callable[[str, Path], list[str]], records: int, tmp_path: Path
+) -> None:
     text = (Path(__file__).parents[2] / "docs" / "TESTING.md").read_text("utf-8")
     section = text.partition("## From other languages\n")[2].partition("\n## ")[0]
     (block,) = re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
@@ -44,8 +61,8 @@ def test_the_guide_does_what_it_says(language: str, command: list[str]) -> None:
         block = block.replace("localhost:8080", broker.address("http"))
         block = block.replace("localhost:9092", broker.bootstrap_servers)
         result = subprocess.run(
-            [*command, block],
-            env={**os.environ, "NODE_PATH": str(node_modules())},
+            command(block, tmp_path),
+            env={**os.environ, **({"NODE_PATH": str(node_modules())} if language == "js" else {})},
             capture_output=True,
             encoding="utf-8",
             check=False,
@@ -53,4 +70,4 @@ def test_the_guide_does_what_it_says(language: str, command: list[str]) -> None:
         )
         assert result.returncode == 0, result.stderr
         assert broker.faults.list() == []
-        assert len(broker.records("orders")) == (language == "js")
+        assert len(broker.records("orders")) == records

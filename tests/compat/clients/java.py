@@ -13,6 +13,8 @@ import pytest
 from tests.compat.clients.node import cache
 
 _PROGRAMS = Path(__file__).parent.parent / "java"
+# Each program is compiled when it starts, and runs for seconds: a JVM that compiles well takes much longer for that.
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def jars_in(folder: str = "java") -> Path:
@@ -34,9 +36,7 @@ def jars_or_skip(folder: str = "java") -> Path:
 
 
 def command(jars: Path, program: str, *arguments: str) -> list[str]:
-    # Each program is compiled when it starts, and runs for seconds: a JVM that compiles well takes much longer for that.
-    quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    return ["java", *quick, "-cp", f"{jars}/*", str(_PROGRAMS / f"{program}.java"), *arguments]
+    return ["java", *QUICK, "-cp", f"{jars}/*", str(_PROGRAMS / f"{program}.java"), *arguments]
 
 
 def run(jars: Path, program: str, *arguments: str, timeout_s: float = 180) -> list[str]:
