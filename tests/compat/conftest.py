@@ -52,7 +52,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def new_name(prefix: str = "t") -> str:
     plain = "".join(letter if letter.isalnum() else "-" for letter in prefix.removeprefix("test_"))
-    return f"{plain[:60]}-{uuid.uuid4().hex[:8]}"
+    # A letter before the digits: Pulsar's names of partitions end with "-partition-" and a number, and so do some tests' names.
+    return f"{plain[:60]}-t{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="package")

@@ -33,7 +33,7 @@ def change(root: Path, changes: list[tuple[str, str, bytes | None]]) -> None:
             elif kind == "mkdir":
                 path.mkdir(parents=True, exist_ok=True)
             elif kind == "link":
-                path.symlink_to("/nowhere")
+                path.symlink_to(root.parent / "outside")
             elif path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
@@ -52,13 +52,14 @@ def test_everything_is_put_back(
     first: list[tuple[str, str, bytes | None]], then: list[tuple[str, str, bytes | None]]
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
+        root = Path(name) / "inside"
+        root.mkdir()
         change(root, first)
         before = state(root)
-        image = DirectoryImage.of(name)
+        image = DirectoryImage.of(str(root))
         for _ in range(2):
             change(root, then)
-            image.put_back(name)
+            image.put_back(str(root))
             assert before == state(root)
             assert not [path for path in root.rglob("*") if path.is_symlink()]
 
