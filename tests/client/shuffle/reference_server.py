@@ -417,7 +417,9 @@ class ReferenceServer:
     def __exit__(self, *_: object) -> None:
         async def stop() -> None:
             self._server.close()
-            for _ in range(3):  # an accepted socket gets its connection, which closes it
+            # An accepted socket gets its connection, which closes it. Until `_accept` has begun, asyncio takes four turns of the
+            # loop, and whoever cancels it before leaves the transport open.
+            for _ in range(10):
                 await asyncio.sleep(0)
             for connection in list(self.connections):
                 connection.cut()
