@@ -71,7 +71,8 @@ class Codec:
         return pa.py_buffer(_SIZE.pack(message.size) + self._codec.compress(message, asbytes=True))
 
     def decode(self, block: bytes | bytearray | memoryview, schema: pa.Schema) -> pa.RecordBatch:
-        """The columns of an uncompressed block point into ``block``. Raises ValueError for bytes that are not a block."""
+        """The columns of an uncompressed block point into ``block``. Raises ValueError, or Arrow's OSError or
+        EOFError, for bytes that are not a block."""
         message = pa.py_buffer(block)
         if self._codec is not None:
             size = _SIZE.unpack_from(block)[0] if len(block) >= _SIZE.size else -1
@@ -365,7 +366,7 @@ def decoded(
     for _, block in blocks:
         try:
             batch = codec.decode(block, schema)
-        except (ValueError, OSError) as error:  # Arrow also raises OSError
+        except (pa.ArrowException, ValueError, OSError, EOFError) as error:
             raise ExchangeError(f"A block of the exchange is not one that an exchange writes: {error}") from error
         # A compressed block may hold hundreds of times its size.
         yield batch, max(len(block), batch.get_total_buffer_size())

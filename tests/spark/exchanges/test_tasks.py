@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.spark.exchanges.plan import ExchangeError
@@ -110,6 +110,7 @@ def test_texts_need_not_be_utf_8() -> None:
 
 
 @given(changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4))
+@example(changes=[(4, 0)])  # no length
 def test_changed_block_is_whole_or_an_error(changes: list[tuple[int, int]]) -> None:
     batch = pa.record_batch({"v": pa.array(["abc", None] * 9), "l": pa.array([[1, 2], None] * 9)})
     block = bytearray(Codec(None).encode(batch))

@@ -206,5 +206,5 @@ def deserialize(record: bytes) -> "Iterator[pyarrow.RecordBatch]":
     try:
         with pyarrow.ipc.open_stream(pyarrow.py_buffer(record)) as stream:
             yield from stream
-    except pyarrow.ArrowInvalid as error:
+    except (pyarrow.ArrowException, OSError, EOFError) as error:
         raise ShuffleError(f"a record is no Arrow stream: {error}") from error
