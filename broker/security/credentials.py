@@ -146,6 +146,10 @@ class Credentials:
                 return row, True
         return self._invented(user, self._usual_mechanism), False
 
+    def set_password(self, user: str, password: str, entropy: Entropy) -> None:
+        """For all mechanisms; the user is added if need be. Raises ConfigError, StorageError."""
+        self.alter([make_row(user, mechanism, password, entropy) for mechanism in MECHANISMS], [])
+
     def alter(self, put: Iterable[CredentialRow], deleted: Iterable[tuple[str, str]]) -> None:
         """Delete the credentials ``deleted`` (user, mechanism), then insert or replace ``put``, durably: all or none.
         Raises StorageError.

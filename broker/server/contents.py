@@ -16,12 +16,11 @@ from broker.kafka.context import KafkaContext
 from broker.kafka.groups.lag import behind
 from broker.metadata.catalogue import Catalogue
 from broker.runtime.threads import Event
-from broker.security.credentials import MECHANISMS, make_row
 from broker.server.broker_server import BrokerServer
 from broker.server.machine import Machine
 from broker.storage.log import inspection
 from broker.storage.log.log import Log
-from broker.storage.refusals import OffsetOutOfRange, TopicExists, UnknownTopic
+from broker.storage.refusals import OffsetOutOfRange, TopicExists
 from protocol.kafka.records.batch import read_header
 from protocol.kafka.records.records import read_records
 
@@ -99,9 +98,7 @@ def shape(server: BrokerServer, topic: str) -> Shape:
             logs.create_topic(topic)
         except TopicExists:  # a client was faster
             pass
-    info = logs.topic(topic)
-    if info is None:
-        raise UnknownTopic(f"There is no topic {topic!r}.")
+    info = logs.require_topic(topic)
     return Shape(info.partitions, logs.topic_config(topic).max_message_bytes, logs.clock.time_ms())
 
 
@@ -112,11 +109,11 @@ def append(server: BrokerServer, topic: str, batches: Sequence[tuple[int, bytear
     offsets: list[int] = []
     ends: dict[int, int] = {}
     for partition, batch in batches:
-        info = _log(kafka, topic, partition).append(memoryview(batch), now_ms=kafka.clock.time_ms())
+        info = kafka.logs.require(topic, partition).append(memoryview(batch), now_ms=kafka.clock.time_ms())
         offsets.append(info.base_offset)
         ends[partition] = info.last_offset + 1
     for partition, end in ends.items():
-        _wait_durable(kafka, _log(kafka, topic, partition), end)
+        _wait_durable(kafka, kafka.logs.require(topic, partition), end)
     return offsets
 
 
@@ -139,9 +136,7 @@ def _wait_durable(kafka: KafkaContext, log: Log, end: int) -> None:
 def records(server: BrokerServer, topic: str) -> list[Record]:
     """All committed records, partition by partition and by offset. Raises UnknownTopic, StorageError."""
     logs = server.kafka.logs
-    info = logs.topic(topic)
-    if info is None:
-        raise UnknownTopic(f"There is no topic {topic!r}.")
+    info = logs.require_topic(topic)
     found: list[Record] = []
     for partition in range(info.partitions):
         log = logs.get(topic, partition)
@@ -241,11 +236,8 @@ def lag(server: BrokerServer, group: str, topic: str | None) -> int:
         )
     total = 0
     for name in topics:
-        info = kafka.logs.topic(name)
-        if info is None:
-            raise UnknownTopic(f"There is no topic {name!r}.")
-        for partition in range(info.partitions):
-            log = _log(kafka, name, partition)
+        for partition in range(kafka.logs.require_topic(name).partitions):
+            log = kafka.logs.require(name, partition)
             total += behind(max(known.get((name, partition), 0), log.log_start_offset), log.high_watermark)
     return total
 
@@ -271,12 +263,4 @@ def reset_topics(server: BrokerServer) -> None:
 
 def add_user(server: BrokerServer, name: str, password: str) -> None:
     """Raises ConfigError."""
-    entropy = server.runtime.entropy
-    server.security.credentials.alter([make_row(name, mechanism, password, entropy) for mechanism in MECHANISMS], [])
-
-
-def _log(kafka: KafkaContext, topic: str, partition: int) -> Log:
-    log = kafka.logs.get(topic, partition)
-    if log is None:
-        raise UnknownTopic(f"There is no partition {topic}-{partition}.")
-    return log
+    server.security.credentials.set_password(name, password, server.runtime.entropy)

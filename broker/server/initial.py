@@ -7,7 +7,7 @@ from broker.config import BrokerConfig
 from broker.errors import ConfigError, Refusal
 from broker.log import get_logger
 from broker.runtime.entropy import Entropy
-from broker.security.credentials import MECHANISMS, Credentials, make_row
+from broker.security.credentials import Credentials
 from broker.storage.log_manager import LogManager
 
 log = get_logger("server")
@@ -26,6 +26,6 @@ def make(config: BrokerConfig, logs: LogManager, credentials: Credentials, entro
     for user in config.users:
         name, _, password = user.partition(":")
         if name not in there:
-            credentials.alter([make_row(name, mechanism, password, entropy) for mechanism in MECHANISMS], [])
+            credentials.set_password(name, password, entropy)
             there.add(name)
             log.info("user_added", user=ascii(name[:100]))

@@ -255,13 +255,21 @@ class LogManager:
 
     def topic_config(self, name: str) -> LogConfig:
         """The settings in force for a topic. Raises UnknownTopic."""
-        return LogConfig.from_overrides(self.config.defaults, self._require(name).configs)
+        return LogConfig.from_overrides(self.config.defaults, self.require_topic(name).configs)
 
-    def _require(self, name: str) -> TopicInfo:
+    def require_topic(self, name: str) -> TopicInfo:
+        """Raises UnknownTopic."""
         info = self._topics.get(name)
         if info is None:
             raise UnknownTopic(f"There is no topic {name!r}.")
         return info
+
+    def require(self, topic: str, partition: int) -> Log:
+        """Raises UnknownTopic."""
+        log = self.get(topic, partition)
+        if log is None:
+            raise UnknownTopic(f"There is no partition {topic}-{partition}.")
+        return log
 
     def _with_flush_ms(self) -> list[Log]:
         """On the flusher's thread."""
@@ -322,7 +330,7 @@ class LogManager:
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Give a topic more partitions, ``total`` altogether. Raises UnknownTopic, InvalidPartitionCount, StorageError."""
         with self._lock:
-            info = self._require(name)
+            info = self.require_topic(name)
             if not info.partitions < total <= MOST_PARTITIONS:
                 raise InvalidPartitionCount(
                     f"The topic {name} currently has {info.partitions} partition(s); {total} would not be an increase."
@@ -385,7 +393,7 @@ class LogManager:
     def delete_topic(self, name: str) -> None:
         """Delete a topic; then its name is free. Raises UnknownTopic, StorageError."""
         with self._lock:
-            info = self._require(name)
+            info = self.require_topic(name)
             try:
                 self.catalogue.delete_topic(name)
             except UnknownOutcome as error:
@@ -432,7 +440,7 @@ class LogManager:
         Raises UnknownTopic, InvalidSetting, StorageError.
         """
         with self._lock:
-            info = self._require(name)
+            info = self.require_topic(name)
             configs = {key: value for key, value in {**info.configs, **changes}.items() if value is not None}
             for key in changes:
                 if key not in BY_NAME and key not in info.configs:

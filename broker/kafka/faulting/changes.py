@@ -33,7 +33,7 @@ from broker.kafka.groups.offsets import CommittedOffset, Offsets
 from broker.runtime.threads import Event
 from broker.storage.config import TopicInfo
 from broker.storage.log.log import Log
-from broker.storage.refusals import TopicExists, UnknownTopic
+from broker.storage.refusals import TopicExists
 from protocol.kafka.errors import ErrorCode
 
 # Called once, when it has happened or could not.
@@ -243,10 +243,7 @@ class Changes:
     # -- topics -------------------------------------------------------------------------------------------------------
 
     def _topic(self, change: Change) -> TopicInfo:
-        info = self._context.logs.topic(change.topic)
-        if info is None:
-            raise UnknownTopic(f"There is no topic {change.topic!r}.")
-        return info
+        return self._context.logs.require_topic(change.topic)
 
     def _delete_topic(self, change: Change) -> None:
         self._context.logs.delete_topic(self._topic(change).name)
@@ -274,10 +271,7 @@ class Changes:
     def _logs(self, change: Change) -> Iterator[Log]:
         info, partition = self._topic(change), change.thing.partition
         for number in range(info.partitions) if partition is None else [partition]:
-            log = self._context.logs.get(info.name, number)
-            if log is None:
-                raise UnknownTopic(f"There is no partition {info.name}-{number}.")
-            yield log
+            yield self._context.logs.require(info.name, number)
 
 
 def _transaction_error(transactional_id: str, error: ErrorCode) -> BrokerError | None:
