@@ -17,8 +17,12 @@ ifneq ($(PYTHON),)
 $(shell .ci/venv --outdate $(VENV) $(PYTHON))
 endif
 
+# Images of containers often set it. Then each Python compiles what it imports anew: the tests start thousands (brokers, commands,
+# Spark's workers), each of which takes twice the CPU, and pytest rewrites all tests in each worker. Empty is as if it were not set.
+test test-fast races sim kill kill-sink durable fuzz: export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
-.PHONY: help run demo demo-page screenshots test test-fast java-clients races lint types ci docs proto wheel sim kill kill-sink fuzz bench bench-check docker-check clean
+.PHONY: help run demo demo-page screenshots test test-fast java-clients compat-nodes races lint types ci docs proto accelerator wheel sim kill kill-sink durable durable-engines fuzz bench bench-check docker-check clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
@@ -71,6 +75,10 @@ test-fast: $(VENV)/.stamp-test ## most unit tests, without Spark: under 2 minute
 java-clients: $(VENV)/.stamp-test ## get Kafka's and Flink's Java clients from PyPI, 600 MB, so that tests/compat runs them
 	@$(BIN)/python tests/compat/java/fetch_jars.py
 
+NODES ?= 3
+compat-nodes: $(VENV)/.stamp-test ## Kafka's and Pulsar's clients against several nodes of one machine (NODES=3)
+	@BROKER_NODES=$(NODES) $(BIN)/python -m pytest -n 0 $(wildcard tests/compat/test_*.py) tests/compat/pulsar $(ARGS)
+
 # What threads share. Where the interpreter has a lock, it changes threads after every microsecond; free-threaded ones need no help.
 RACES ?= tests/network tests/runtime tests/storage tests/delivery tests/shuffle tests/kafka/groups tests/kafka/share tests/metadata
 races: $(VENV)/.stamp-test ## the tests of threads, which change places every µs (RACES="tests/shuffle", COUNT=5 times each)
@@ -96,17 +104,29 @@ proto: $(VENV)/.stamp-dev ## regenerate protocol/pulsar/pulsar_pb2.py from pulsa
 	@$(BIN)/python -m tests.protocol.pulsar.generate_pb2 < build/pulsar.pb
 	@$(BIN)/ruff format --quiet protocol/pulsar/pulsar_pb2.py protocol/pulsar/pulsar_pb2.pyi
 
+accelerator: $(VENV)/.stamp-run ## compile protocol/kafka/_runs.c for this checkout; wheels have it with BROKER_ACCELERATOR=1
+	@$(BIN)/python packaging/accelerator.py
+
 wheel: $(VENV)/.stamp-dev ## dist/*.whl and the source distribution
 	@$(BIN)/python -m build
 
 sim: $(VENV)/.stamp-test ## simulate the whole broker (SEEDS=1-2000)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
-kill: $(VENV)/.stamp-test ## kill -9 the broker under load and reopen it, many times (CYCLES=200)
-	@BROKER_KILL_CYCLES=$(CYCLES) $(BIN)/python -m pytest tests/process/test_kill.py
+kill: $(VENV)/.stamp-test ## kill -9 the broker, or one of several nodes, under load, many times (CYCLES=200)
+	@BROKER_KILL_CYCLES=$(CYCLES) $(BIN)/python -m pytest tests/process/test_kill.py tests/process/test_nodes_kill.py
 
 kill-sink: $(VENV)/.stamp-test ## kill -9 a streaming query, and the broker, at every step of the sink's commit
 	@ALL_KILLS=1 $(BIN)/python -m pytest tests/spark/test_sink_kill.py
+
+durable: CYCLES = 100
+durable: $(VENV)/.stamp-test ## kill -9 the broker under all kinds of load and delete its disk, many times, with a standby (CYCLES=100)
+	@$(BIN)/python -m tests.durable.cycles --cycles $(CYCLES)
+
+durable-engines: KILLS = 12
+durable-engines: AWAY = 60
+durable-engines: $(VENV)/.stamp-test ## kill the database under load (KILLS=12); database and object store away for long (AWAY=60 s)
+	@$(BIN)/python -m tests.durable.engines --kills $(KILLS) --away $(AWAY)
 
 fuzz: $(VENV)/.stamp-test ## the property tests with many more examples
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest tests/protocol tests/storage tests/network tests/kafka/groups tests/shuffle
@@ -118,7 +138,7 @@ bench: $(VENV)/.stamp-test ## measure what the broker costs, each figure in a pr
 
 BASE ?=
 bench-check: $(VENV)/.stamp-test ## compare the broker's CPU with that of an earlier commit, the last release's or BASE=COMMIT; fails above 10 %
-	@$(BIN)/python -m tests.bench check $(if $(BASE),--base $(BASE))
+	@$(BIN)/python -m tests.bench check $(if $(BASE),--base $(BASE)) $(ARGS)
 
 docker-check: ## build the image, start the broker in it and use it (buildah; skipped where tools are missing)
 	@docker/check

@@ -5,7 +5,16 @@
 
 from protocol.errors import ProtocolError
 
-__all__ = ["BrokerError", "ConfigError", "ProtocolError", "Refusal", "RequestError", "StorageError", "UnknownOutcome"]
+__all__ = [
+    "BrokerError",
+    "ConfigError",
+    "Fenced",
+    "ProtocolError",
+    "Refusal",
+    "RequestError",
+    "StorageError",
+    "UnknownOutcome",
+]
 
 
 class BrokerError(Exception):
@@ -40,8 +49,13 @@ class StorageError(BrokerError):
 
 
 class UnknownOutcome(StorageError):
-    """A change of the catalogue failed, and so did reading back whether it reached the disk. The change is not in force now; the
-    next start finds either all of it or nothing."""
+    """A change of the catalogue failed, and so did finding out whether it reached the disk, or whether the database's server has
+    made it. The change is not in force now; the next start finds either all of it or nothing."""
+
+
+class Fenced(StorageError):
+    """Another broker has taken over the data: this one's epoch is over, and nothing that it writes to the shared catalogue or to
+    the journal is made any longer, now or later. Or this is one of several nodes, and the process with the catalogue is gone."""
 
 
 class ConfigError(BrokerError):

@@ -13,6 +13,7 @@ Tests: tests/test_live_config.py, tests/kafka/handlers/test_incremental_alter_co
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import attrs
 
@@ -79,34 +80,64 @@ class LiveConfig:
         Raises what ``plan`` raises, ConfigError or another Refusal for impossible values, StorageError; then nothing has changed.
         """
         with self._lock:
+            if entity not in self.changes:
+                self._alter_elsewhere(entity, plan, validate_only)
+                return
             changes = plan(self.changes[entity])
             own = {name: value for name, value in {**self.changes[entity], **changes}.items() if value is not None}
             after = {**self.changes, entity: own}
             before, wanted = self.in_force, self._merged(after)
             # This broker's own value may cover a value for all brokers, which must be usable as a fallback.
             merged(self.static, (after[ALL_BROKERS],))
-            different = {
-                name for name in (*TABLE, "listener_settings") if getattr(before, name) != getattr(wanted, name)
-            }
-            steps = [each for way, each in self._ways.items() if _concerns(way, different, before, wanted)]
-            for step in steps:
-                step.check(before, wanted)
+            store = partial(self._catalogue.alter_broker_configs, changes, entity)
+            self._carry_out(before, wanted, None if validate_only else store)
             if validate_only:
                 return
-            begun: list[Reconfigurable] = []
-            try:
-                for step in steps:
-                    begun.append(step)
-                    step.apply(wanted)
-                self._catalogue.alter_broker_configs(changes, entity)
-            except BaseException:
-                for step in reversed(begun):
-                    _put_back(step, before)
-                raise
             self.in_force = wanted
             self.changes = after
         # Values are not logged: one of them may be a secret.
         log.info("settings_changed", settings=sorted(changes), broker=entity or "all")
+
+    def _alter_elsewhere(self, entity: str, plan: Callable[[Mapping[str, str]], Changes], validate_only: bool) -> None:
+        """Of another node, which puts it in force when it hears of it."""
+        present = _usable(self._catalogue.broker_configs(entity))
+        changes = plan(present)
+        own = {name: value for name, value in {**present, **changes}.items() if value is not None}
+        merged(self.static, (self.changes[ALL_BROKERS], own))
+        if not validate_only:
+            self._catalogue.alter_broker_configs(changes, entity)
+            log.info("settings_changed", settings=sorted(changes), broker=entity)
+
+    def _carry_out(self, before: BrokerConfig, wanted: BrokerConfig, store: Callable[[], None] | None) -> None:
+        """Check, apply and store; None: check only. Raises ConfigError, another Refusal or StorageError; then nothing has
+        changed."""
+        different = {name for name in (*TABLE, "listener_settings") if getattr(before, name) != getattr(wanted, name)}
+        steps = [each for way, each in self._ways.items() if _concerns(way, different, before, wanted)]
+        for step in steps:
+            step.check(before, wanted)
+        if store is None:
+            return
+        begun: list[Reconfigurable] = []
+        try:
+            for step in steps:
+                begun.append(step)
+                step.apply(wanted)
+            store()
+        except BaseException:
+            for step in reversed(begun):
+                _put_back(step, before)
+            raise
+
+    def reload(self) -> None:
+        """Put in force what another node has made of the catalogue: of the settings for all brokers, and of this one's. Raises
+        BrokerError; then nothing has changed."""
+        with self._lock:
+            after = {entity: _usable(self._catalogue.broker_configs(entity)) for entity in self.changes}
+            if after == self.changes:
+                return
+            before, wanted = self.in_force, self._merged(after)
+            self._carry_out(before, wanted, lambda: None)
+            self.in_force, self.changes = wanted, after
 
     def _merged(self, changes: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
         return merged(self.static, (changes[ALL_BROKERS], changes[self.this_broker]))

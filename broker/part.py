@@ -15,7 +15,7 @@ tests/kafka/test_context.py,
 tests/pulsar/test_assembly.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -34,6 +34,9 @@ from broker.security.security import Security
 from broker.web.callers import Callers
 from broker.web.history import Figures
 from broker.web.routes import Routes
+
+# By table of the catalogue. They are called on one thread, which may wait, and raise BrokerError.
+Reloads = dict[str, list[Callable[[], None]]]
 
 
 @attrs.frozen
@@ -58,6 +61,7 @@ class Surroundings:
     figures: Figures  # shown by the HTTP API as rates and history; filled like the routes
     faults: Faults  # on demand; the services attach to them in `open`, and detach in `close`
     sockets: SocketServer  # to look into; the server starts and stops it
+    reloads: Reloads  # what puts in force what other nodes have changed in the catalogue; filled like the routes
 
     @property
     def has_http(self) -> bool:

@@ -8,6 +8,7 @@ RUN apt-get update -qq \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
+COPY packaging/accelerator.py packaging/
 COPY protocol protocol
 COPY broker broker
 RUN python -m venv /opt/broker && /opt/broker/bin/python -m pip install --no-cache-dir --disable-pip-version-check '.[spark]'

@@ -49,7 +49,7 @@ def broker_settings() -> str:
                 f"`{info.name}`",
                 f"`{info.kafka}`" if info.kafka else "-",
                 info.unit,
-                _default(info.default),
+                info.documented or _default(info.default),
                 _choices(info.doc, info.choices),
                 info.reason,
             )
@@ -196,6 +196,7 @@ MACHINES = (
     "broker.client.shuffle.writing.broker_link",
     "broker.client.shuffle.reading.input_channel",
     "broker.client.kafka.transaction",
+    "broker.cluster.lease",
 )
 
 

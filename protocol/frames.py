@@ -1,16 +1,14 @@
 """Length-prefixed frames: four bytes, big-endian, that state how many bytes follow; and the checksum of Kafka's record batches.
 
 Pure functions over a buffer that the caller owns; every frame includes its prefix. The reactor reads the socket and keeps the
-rest of an incomplete frame. ``crc32c(data, value=0)`` (Castagnoli) takes any bytes-like object without copying it and releases
-the GIL for large objects.
+rest of an incomplete frame. ``crc32c``: see ``checksum.py``.
 """
 
 from __future__ import annotations
 
 import struct
 
-from crc32c import crc32c
-
+from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
 from protocol.wire import BytesLike
 

@@ -20,6 +20,10 @@ from broker import log
 _SPARK = Path(__file__).parent / "spark"
 # So do those of the page: they share a browser, and a broker with its clients.
 _PAGE = Path(__file__).parent / "page"
+# What takes a worker minutes, in the order in which it begins: what waits for clients and processes comes while Spark computes.
+# The rest follows by name, files of seconds, which fill the workers to the end. Neighbours stay neighbours, so that a worker
+# starts the broker of a folder (a fixture of the package) once, and not for each file.
+_LONGEST_FIRST = ("spark", "docs", "page", "durable", "process", "compat", "faults", "sim", "client", "cli", "contract")
 # Pytest's fixtures for what a test writes.
 _CAPTURES = {"capsys", "capsysbinary", "capfd", "capfdbinary"}
 
@@ -81,10 +85,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """pytest-xdist would begin with the groups of most tests, whatever comes first here. At the end there would be files of few
+    tests, which are those that kill brokers and simulate, and workers without any."""
+    config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes a worker longest comes first."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: _SPARK not in item.path.parents)
+        items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    turns = (turn for turn, folder in enumerate(_LONGEST_FIRST) if Path(__file__).parent / folder in item.path.parents)
+    return next(turns, len(_LONGEST_FIRST))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -22,6 +22,17 @@ def parts(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def exactly(sock: socket.socket, size: int) -> bytes:
+    """The next ``size`` bytes. Raises ConnectionError, which is an OSError, if the other side closes before."""
+    data = bytearray()
+    while len(data) < size:
+        piece = sock.recv(min(size - len(data), 1 << 20))
+        if not piece:
+            raise ConnectionError("the other side closed the connection")
+        data += piece
+    return bytes(data)
+
+
 class KafkaConnection:
     """``with KafkaConnection(address) as connection``. ``address``: host and port, or ``host:port``.
 
@@ -73,13 +84,7 @@ class KafkaConnection:
             pass
 
     def exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = self.socket.recv(min(size - len(data), 1 << 20))
-            if not piece:
-                raise ConnectionError("the broker closed the connection")
-            data += piece
-        return bytes(data)
+        return exactly(self.socket, size)
 
     def frame(self) -> bytes:
         """The next whole response, its length included."""

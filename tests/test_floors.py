@@ -24,6 +24,7 @@ FLOORS: dict[str, float] = {
     "protocol.translation": 1.2,
     "broker": 1.5,
     "broker.errors": 1.5,
+    "broker.addresses": 1.6,
     "broker.runtime": 2,
     "broker.config": 2,
     "broker.metrics": 2.2,
@@ -31,6 +32,9 @@ FLOORS: dict[str, float] = {
     "broker.expressions": 1.6,
     "broker.transitions": 1.6,
     "broker.metadata": 2.5,
+    # Above the owner's row in the catalogue's database. Below the storage and the reactor, which it does not know: the server
+    # tells them who leads.
+    "broker.cluster": 2.8,
     "broker.live_config": 2.6,
     # Faults on demand, as services ask for them.
     "broker.faults": 2.3,
@@ -41,6 +45,7 @@ FLOORS: dict[str, float] = {
     "broker.web": 3.2,
     # What a service is given, and what it gives.
     "broker.part": 3.4,
+    "broker.other_nodes": 3.5,
     # Records in flight: pure, under Pulsar's dispatchers and Kafka's share groups.
     "broker.delivery": 3,
     "broker.kafka": 4,
@@ -69,6 +74,8 @@ ALSO = {
     # A broker in a `with` block has to put one together.
     "broker.client.embedded": {"broker.server", "broker.config", "broker.log", "broker.faults"},
     "broker.client.process_broker": {"broker.server", "broker.config", "broker.faults"},
+    # Nodes ask each other over Kafka's protocol.
+    "broker.server.node_link": {"broker.client"},
     # Sends the broker's events to pytest's log.
     "broker.client.pytest_plugin": {"broker.log"},
     # Plans of faults.

@@ -10,7 +10,7 @@ import base64
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -23,12 +23,14 @@ from broker.client.security_settings import SecuritySettings
 from broker.errors import BrokerError
 from broker.http.router import NO_ROUTE
 from broker.runtime.client_tls import TlsSettings, tls_context
-from broker.runtime.clock import SystemClock
-from broker.runtime.dial import Dialled, dial
+from broker.runtime.dial import dial
+from broker.runtime.http_call import exchange
 from broker.web.routes import NOT_FOUND
 
 _DEFAULT_URL = "http://localhost:8080"
 _URL = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/?#@\s]+))(?::(\d{1,5}))?/?")
+_LOCATION = re.compile(r"(https?://[^/]+)(/.*)")
+_ELSEWHERE = 307
 _CONNECT_S = 5.0
 # Longer than a step of a call may wait in the broker.
 _ANSWER_S = 60.0
@@ -52,8 +54,29 @@ class AdminApi:
     is_https: bool = False
 
     def ask(self, method: str, path: str, value: Any = None) -> Any:
-        """The answer's JSON; None if it is empty. Raises AdminError for a refusal, BrokerError for all other errors."""
+        """The answer's JSON; None if it is empty. If another node has what is asked for, it is asked. Raises
+        AdminError for a refusal, BrokerError for all other errors."""
         content = b"" if value is None else json.dumps(value).encode()
+        status, answer, location = self._answer(method, path, content)
+        if status == _ELSEWHERE:
+            match = _LOCATION.fullmatch(location)
+            if match is None or (self.is_https and not location.startswith("https:")):
+                raise BrokerError(
+                    f"The broker names another one at {location[:200]!r}, which is no address to go on with."
+                )
+            api, path = parse_admin_url(match[1], self.security), match[2]
+            status, answer, _ = api._answer(method, path, content)
+        if status >= 300:
+            raise AdminError(status, _reason(status, answer))
+        try:
+            return json.loads(answer) if answer else None
+        except ValueError:
+            raise BrokerError(
+                f"The answer of {self.host}:{self.port} is not JSON: is this the admin API of a broker?"
+            ) from None
+
+    def _answer(self, method: str, path: str, content: bytes) -> tuple[int, bytes, str]:
+        """Status, body, and the address of a redirect."""
         where = f"{self.host}:{self.port}"
         context = tls_context(self.security.tls or TlsSettings()) if self.is_https else None
         try:
@@ -64,7 +87,9 @@ class AdminApi:
                 " --admin-url."
             ) from error
         try:
-            status, answer = _exchange(connection, method, path, self._headers(content), content)
+            status, answer, location = exchange(
+                connection, method, path, self._headers(content), content, _ANSWER_S, _ANSWER_MAX_BYTES
+            )
         except (OSError, h11.RemoteProtocolError) as error:
             other = None if self.is_https else other_service(self.host, self.port, "http", "with --admin-url")
             if other is not None:
@@ -74,12 +99,7 @@ class AdminApi:
             connection.close()
         if status == NOT_FOUND and path.startswith("/admin/") and _reason(status, answer) == NO_ROUTE:
             raise BrokerError(f"{where} does not serve Pulsar. Start the broker with a pulsar:// listener, too.")
-        if status >= 300:
-            raise AdminError(status, _reason(status, answer))
-        try:
-            return json.loads(answer) if answer else None
-        except ValueError:
-            raise BrokerError(f"The answer of {where} is not JSON: is this the admin API of a broker?") from None
+        return status, answer, location
 
     def _headers(self, content: bytes) -> list[tuple[str, str]]:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -126,42 +146,6 @@ def quoted(text: str) -> str:
     return "".join(
         chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogateescape")
     )
-
-
-def _exchange(
-    connection: Dialled, method: str, path: str, headers: list[tuple[str, str]], content: bytes
-) -> tuple[int, bytes]:
-    deadline = SystemClock.monotonic() + _ANSWER_S
-    parser = h11.Connection(h11.CLIENT)
-    request = parser.send(h11.Request(method=method, target=path, headers=headers)) or b""
-    connection.send([request, content], deadline)
-    parser.send(h11.Data(data=content))
-    parser.send(h11.EndOfMessage())
-    status, length, answer = 0, 1, bytearray()
-    while True:
-        event = parser.next_event()
-        if event is h11.NEED_DATA:
-            # The head is read byte by byte, because `receive` waits until the whole buffer is full; the body at once.
-            piece = bytearray(max(1, length))
-            connection.receive(memoryview(piece), deadline)
-            parser.receive_data(bytes(piece))
-        elif isinstance(event, h11.Response):
-            status = event.status_code
-            length = _length(dict(event.headers))
-        elif isinstance(event, h11.Data):
-            answer += event.data
-            length = 1
-            if len(answer) > _ANSWER_MAX_BYTES:
-                raise OSError("it is too long")
-        elif isinstance(event, h11.EndOfMessage):
-            return status, bytes(answer)
-
-
-def _length(headers: Mapping[bytes, bytes]) -> int:
-    length = int(headers.get(b"content-length", b"1"))
-    if length > _ANSWER_MAX_BYTES:
-        raise OSError("it is too long")
-    return length
 
 
 def _reason(status: int, answer: bytes) -> str:

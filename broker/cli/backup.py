@@ -22,8 +22,10 @@ from broker.errors import BrokerError
 from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
 from broker.runtime.files import explain_denial
+from broker.runtime.objects import ObjectError, ObjectStore
 from broker.storage.backup import copying
 from broker.storage.backup.layout import PLAN, Manifest, Plan, plan_from_json
+from broker.storage.backup.object_backups import ObjectBackup, check_place, put_backup
 
 # The broker gives a backup up after a minute without a sign of life.
 _RENEW_S = 10.0
@@ -42,19 +44,26 @@ _RENEW_S = 10.0
 @output_option
 @broker_options
 def command(directory: str, since: str | None, verify: bool, as_json: bool, target: Target) -> None:
-    """Copy the data of a running broker to the new directory DIR.
+    """Copy the data of a running broker to the new directory DIR, or to an object store (s3://bucket/prefix, ...).
 
     The copy is as of one moment: it has everything that was acknowledged before the command began, and a broker that starts on
     it finds what it would find after it was killed at that moment. The broker serves its clients meanwhile. Run this on the
     broker's machine or in its container, as the broker's user or as root. If it was interrupted, run it again: it continues.
+    In an object store it begins anew, and nothing else may be under the same prefix.
     """
+    store = _store(directory, verify)
+    if store is not None and since is not None:
+        raise click.UsageError("--since goes with a directory only: in an object store, every backup is whole.")
     if verify:
-        _verify(directory, as_json)
+        _verify(directory, store, as_json)
         return
-    directory = os.path.abspath(directory)
     disk = SystemDisk()
+    directory = os.path.abspath(directory) if store is None else store.name
     with _plain_errors(directory):
-        copying.check_target(disk, directory)
+        if store is None:
+            copying.check_target(disk, directory)
+        else:
+            check_place(store)
     clock = SystemClock()
     routing = Routing(target.config("backup"), clock)
     try:
@@ -71,12 +80,24 @@ def command(directory: str, since: str | None, verify: bool, as_json: bool, targ
                     heard = clock.monotonic()
 
             with _plain_errors(directory):
-                copied = copying.copy_backup(disk, plan, pinned.directory, directory, since, tick)
+                if store is None:
+                    copied = copying.copy_backup(disk, plan, pinned.directory, directory, since, tick)
+                else:
+                    copied = copying.Copied(*put_backup(plan, pinned.directory, store, tick))
         finally:
             _release(client, pinned)
     finally:
         routing.close()
     _report(directory, plan, copied, as_json)
+
+
+def _store(place: str, verify: bool) -> ObjectStore | None:
+    """None for a directory. Raises ConfigError."""
+    if "://" not in place:
+        return None
+    from broker.runtime.open_objects import open_objects
+
+    return open_objects(place, read_only=verify)
 
 
 def _release(client: BackupClient, pinned: Pinned) -> None:
@@ -109,6 +130,10 @@ def read_plan(pinned: Pinned) -> Plan:
 def _plain_errors(directory: str) -> Iterator[None]:
     try:
         yield
+    except ObjectError as error:
+        raise BrokerError(
+            f"The backup in {directory} is not complete: {error}. Run the command again when that is mended."
+        ) from error
     except OSError as error:
         where = error.filename or directory
         raise BrokerError(
@@ -142,9 +167,14 @@ def _report(directory: str, plan: Plan, copied: copying.Copied, as_json: bool) -
         say(f"{name} is offline: its files were copied as they are", err=True)
 
 
-def _verify(directory: str, as_json: bool) -> None:
+def _verify(directory: str, store: ObjectStore | None, as_json: bool) -> None:
     try:
-        manifest, problems = copying.verify(SystemDisk(), directory)
+        if store is None:
+            manifest, problems = copying.verify(SystemDisk(), directory)
+        else:
+            manifest, problems = ObjectBackup(store).verify(lambda _: None)
+    except ObjectError as error:
+        raise BrokerError(f"{error}.") from error
     except OSError as error:
         raise BrokerError(f"{directory} cannot be read: {explain_denial(error, directory)}.") from error
     if as_json:

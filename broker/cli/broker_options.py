@@ -8,7 +8,6 @@ BROKER_SASL_PASSWORD or from the user, who types it without an echo.
 Tests: tests/cli/test_certs.py.
 """
 
-import difflib
 import functools
 import os
 import re
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from broker.config.listener import parse_address
+from broker.addresses import parse_address
 from broker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -259,6 +258,8 @@ def _check(properties: dict[str, str], typed: set[str]) -> None:
     SecuritySettings.take(left)
     for name in typed & left.keys():
         if name not in _OTHERS:
+            import difflib
+
             nearest = difflib.get_close_matches(name, _NAMES, 1)
             hint = (
                 f"did you mean {nearest[0]}?"

@@ -2,6 +2,7 @@
 it works with any Kafka broker.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -29,8 +30,9 @@ def command() -> None:
 @output_option
 @broker_options
 def describe(as_json: bool, target: Target) -> None:
-    """Show the cluster's id and controller, and its brokers with their listeners and free space."""
+    """Show the cluster's id and controller, and its brokers with their listeners, free space and partitions."""
     from broker.client.kafka.admin import cluster as admin
+    from broker.client.kafka.admin.configs import describe_topics
 
     with kafka(target, "cluster") as cluster:
         routing = cluster.routing
@@ -38,6 +40,8 @@ def describe(as_json: bool, target: Target) -> None:
         details = [
             (broker, admin.listeners(routing, broker), admin.space(routing, broker)) for broker in described.brokers
         ]
+        topics = describe_topics(routing).topics
+    led = Counter(partition.leader for topic in topics for partition in topic.partitions)
     if as_json:
         brokers = [
             {
@@ -49,6 +53,7 @@ def describe(as_json: bool, target: Target) -> None:
                 "listeners": list(addresses),
                 "total_bytes": space and space.total,
                 "usable_bytes": space and space.usable,
+                "partitions": led[broker.id],
             }
             for broker, addresses, space in details
         ]
@@ -67,10 +72,11 @@ def describe(as_json: bool, target: Target) -> None:
             " ".join(addresses) or None,
             space and space.usable,
             space and space.total,
+            led[broker.id],
         )
         for broker, addresses, space in details
     ]
-    print_table(["broker", "address", "rack", "state", "listeners", "free bytes", "of bytes"], rows)
+    print_table(["broker", "address", "rack", "state", "listeners", "free bytes", "of bytes", "leads partitions"], rows)
 
 
 @command.command("features")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from broker.addresses import parse_address
 from broker.client.kafka.admin import cluster as admin
 from broker.client.kafka.admin import configs
 from broker.client.kafka.config import ClientConfig
 from broker.client.kafka.routing import Routing
-from broker.config.listener import parse_address
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.clock import SystemClock
 from broker.runtime.dial import dial

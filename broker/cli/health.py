@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 from attrs import asdict
 
+from broker.addresses import parse_address
 from broker.cli.broker_options import AddressCommand, security_options
 from broker.cli.output import output_option, print_object, say
-from broker.config.listener import parse_address
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.dial import NotAnswered, ask
 

@@ -49,6 +49,7 @@ EXAMPLES: dict[str, str] = {
     "inspect": "broker inspect --batches broker-data/orders-0",
     "backup": "broker backup backups/monday",
     "restore": "broker restore backups/monday restored",
+    "migrate": "broker migrate --data-dir broker-data --catalogue postgresql://broker@db/broker --objects s3://bucket/broker",
     "users add": "broker users add alice --password-file alice.txt",
     "users list": "broker users list",
     "users delete": "broker users delete alice",

@@ -261,7 +261,7 @@ _PROBLEMS_SHOWN = 20
 
 
 @click.command()
-@click.argument("path", metavar="DIR", type=click.Path(exists=True))
+@click.argument("path", metavar="[DIR]", required=False, type=click.Path(exists=True))
 @click.option("--batches", is_flag=True, help="Print the header of each record batch.")
 @click.option("--records", "with_records", is_flag=True, help="Also print the records, as JSON.")
 @click.option("--repair", is_flag=True, help="Report what keeps partitions offline and what a repair would lose.")
@@ -269,14 +269,29 @@ _PROBLEMS_SHOWN = 20
 @click.option(
     "--partition", "partitions", multiple=True, metavar="TOPIC-N", help="With --repair: only this one; can be repeated."
 )
+@click.option(
+    "--objects", metavar="URL", help="Count the objects in this store instead: s3://bucket/prefix, file:///dir, ..."
+)
+@click.option(
+    "--catalogue",
+    metavar="URL",
+    help="With --objects: list the objects that this catalogue does not need. A stopped broker's data directory, or"
+    " postgresql://user@host:port/database (with a password better in BROKER_CATALOGUE, and - here).",
+)
+@click.option("--schema", metavar="NAME", help="Of the tables in that database.  [default: broker]")
+@click.option("--delete-orphans", is_flag=True, help="With --catalogue: delete these objects. Look at the list first.")
 @output_option
 def command(
-    path: str,
+    path: str | None,
     batches: bool,
     with_records: bool,
     repair: bool,
     applied: bool,
     partitions: tuple[str, ...],
+    objects: str | None,
+    catalogue: str | None,
+    schema: str | None,
+    delete_orphans: bool,
     as_json: bool,
 ) -> None:
     """Show and verify segment files, without a running broker.
@@ -289,7 +304,31 @@ def command(
     With --repair, DIR is a data directory that no broker uses. What is damaged is named, with the offsets that are lost.
     --apply takes the damaged bytes out and keeps them aside, makes indexes again, and writes down that the loss is accepted, so
     that the broker serves the rest. Logs without damage are never touched.
+
+    --objects counts what is in an object store, and its bytes, by the first part of the keys. With --catalogue it also lists
+    what was left over there: segments that no file is in, whose upload began more than a day ago, and objects of the journal that
+    no row has any more. --delete-orphans deletes them. The broker may run, unless the catalogue is a data directory.
     """
+    if (path is None) == (objects is None):
+        raise click.UsageError("Name DIR or --objects.")
+    if objects is None and (catalogue is not None or delete_orphans):
+        raise click.UsageError("--catalogue and --delete-orphans go with --objects.")
+    if objects is not None:
+        from broker.cli.inspect_objects import show_objects, show_orphans
+
+        if batches or with_records or repair or applied or partitions:
+            raise click.UsageError("--objects goes without the options of segments.")
+        if delete_orphans and catalogue is None:
+            raise click.UsageError("--delete-orphans goes with --catalogue.")
+        if catalogue == "-":
+            catalogue = os.environ.get("BROKER_CATALOGUE", "")
+            schema = schema or os.environ.get("BROKER_CATALOGUE_SCHEMA")
+        if not delete_orphans:
+            show_objects(objects, as_json)
+        if catalogue is not None:
+            show_orphans(objects, catalogue, schema or "broker", delete_orphans, as_json)
+        return
+    assert path is not None
     if repair:
         from broker.cli.repair import repair as repair_directory
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "inspect": "Show, verify and repair segment files, without a broker.",
     "backup": "Copy the data of a running broker, or check such a copy.",
     "restore": "Make a data directory of a backup.",
+    "migrate": "Move a broker into PostgreSQL and an object store, or back.",
     "users": "Add, list and delete users that log in with SCRAM.",
     "acls": "List, add and remove ACLs: who may do what.",
     "quotas": "List, set and remove the quotas of clients.",

@@ -10,6 +10,7 @@ from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
 from broker.runtime.files import explain_denial
 from broker.runtime.open_files import OpenFiles
+from broker.server.node_directories import gather
 from broker.storage.data_directory import CATALOGUE, LOCK, PROPERTIES
 from broker.storage.repair_partition import Diagnosis, Mending, diagnose, read_state
 from broker.storage.segments.segment import LOG, file_name
@@ -30,6 +31,7 @@ def repair(data_dir: str, only: tuple[str, ...], apply: bool, as_json: bool) -> 
                 f"Stop the broker that uses {data_dir} first: its files must not change meanwhile."
             ) from None
         try:
+            gather(disk, data_dir)
             _repair(disk, data_dir, only, apply, as_json)
         finally:
             lock.close()

@@ -16,13 +16,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.config import BrokerConfig, load
-from broker.errors import BrokerError, ConfigError
+from broker.errors import BrokerError, ConfigError, Fenced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from broker.runtime.files import LogFile
     from broker.server import BrokerServer
+    from broker.server.engine import OpenEngine
+    from broker.server.machine_supervisor import MachineSupervisor
+    from broker.server.member import Member
+    from broker.server.supervisor import Supervisor
 
 from collections.abc import Callable, Iterable
 
@@ -104,12 +108,35 @@ class _StopRequested(Exception):
 @click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="One setting; takes precedence over FILE.toml."
 )
+@click.option(
+    "--catalogue",
+    metavar="URL",
+    help="PostgreSQL database for everything but records: postgresql://user@host:port/database. The data directory is a cache"
+    " then. Others see the arguments of a process: give a password in BROKER_CATALOGUE, which has the whole URL, or in"
+    " PGPASSWORD.",
+)
+@click.option(
+    "--objects",
+    metavar="URL",
+    help="Object store for closed segments: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory.",
+)
+@click.option("--standby", is_flag=True, help="Wait until the broker that has the --catalogue is gone, then take over.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 64),
+    help="So many processes, each with a part of the partitions. With --catalogue, machines with the same number divide"
+    " them among themselves.  [default: 1]",
+)
 @click.option("--ready-file", metavar="PATH", help="File for the addresses, as JSON, written when clients can connect.")
 def command(
     config_file: str | None,
     data_dir: str | None,
     listeners: tuple[str, ...],
     overrides: tuple[str, ...],
+    catalogue: str | None,
+    objects: str | None,
+    standby: bool,
+    nodes: int | None,
     ready_file: str | None,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C, which stop it cleanly.
@@ -117,11 +144,21 @@ def command(
     Without options it serves Kafka clients on 127.0.0.1:9092 and stores its topics in ./broker-data. Settings can also be in the
     environment, such as BROKER_NUM_PARTITIONS=3. If one is wrong, it exits with status 2 and a message that says what to change.
     """
-    config = read_config(config_file, data_dir, listeners, overrides)
+    durable = {"catalogue": catalogue, "objects": objects, "standby": standby or None, "nodes": nodes}
+    config = read_config(config_file, data_dir, listeners, overrides, durable)
+
+    member, open_engine = _member(config)
+    if member is None and config.nodes > 1:
+        arguments = _arguments(config_file, data_dir, listeners, overrides)
+        for option, value in (("--catalogue", catalogue), ("--objects", objects)):
+            arguments += [] if value is None else [option, value]
+        _run_nodes(config, config.nodes, [*arguments, "--nodes", str(config.nodes)], ready_file)
+        return
 
     from broker import log
     from broker.runtime.process import ServiceManager, raise_descriptor_limit
     from broker.server import BrokerServer
+    from broker.server.broker_server import StandbyEnded
 
     _configure_logging(config)
     sys.setswitchinterval(config.switch_interval_us / 1e6)
@@ -131,13 +168,22 @@ def command(
 
     events = log.get_logger("serve")
     manager = ServiceManager()
-    manager.recovering()
-    server = BrokerServer(config)
+    if config.standby:
+        manager.standing_by()
+    else:
+        manager.recovering()
+    server = BrokerServer(config, member=member, open_engine=open_engine)
     with _stop_signals(config.shutdown_timeout_ms / 1000) as signals:
-        _start(server)
+        signals.while_starting = server.request_stop
+        try:
+            _start(server)
+        except StandbyEnded:
+            signals.stopped()
+            events.info("standby_stopped")
+            return
         try:
             if ready_file:
-                _write_ready_file(ready_file, server)
+                _write_ready_file(ready_file, server.listeners, server.started_ms)
             events.info(
                 "broker_started", data_dir=os.path.abspath(config.data_dir), pid=os.getpid(), **server.listeners
             )
@@ -160,10 +206,96 @@ def command(
     _end(server, signals)
 
 
+def _arguments(
+    config_file: str | None, data_dir: str | None, listeners: tuple[str, ...], overrides: tuple[str, ...]
+) -> list[str]:
+    arguments = ["serve"]
+    if config_file is not None:
+        arguments += ["--config", config_file]
+    if data_dir is not None:
+        arguments += ["--data-dir", data_dir]
+    for listener in listeners:
+        arguments += ["--listener", listener]
+    for override in overrides:
+        arguments += ["--set", override]
+    return arguments
+
+
+def _member(config: BrokerConfig) -> "tuple[Member | None, OpenEngine | None]":
+    """Which of several nodes this process is, if it is one. Raises BrokerError."""
+    if "BROKER_NODE_PLACE" not in os.environ:
+        return None, None
+    if config.catalogue is not None:
+        from broker.runtime.children import PARENT
+        from broker.runtime.process import end_with
+        from broker.server.machine_supervisor import seat_of
+
+        end_with(int(os.environ[PARENT]))
+        seat = seat_of(os.environ)
+        return seat, seat.open_engine
+    from broker.server.member import Member
+    from broker.server.supervisor import place_of
+
+    found = place_of(os.environ)
+    assert found is not None
+    return Member(*found), None
+
+
+def _supervisor(config: BrokerConfig, count: int, arguments: list[str]) -> "Supervisor | MachineSupervisor":
+    from broker.runtime import system_runtime
+
+    if config.catalogue is None:
+        from broker.server.supervisor import Supervisor
+
+        return Supervisor(config, system_runtime(), count, arguments)
+    from broker.server.machine_supervisor import MachineSupervisor
+
+    return MachineSupervisor(config, system_runtime(), count, arguments)
+
+
+def _run_nodes(config: BrokerConfig, count: int, arguments: list[str], ready_file: str | None) -> None:
+    from broker import log
+    from broker.runtime import system_runtime
+    from broker.runtime.process import ServiceManager
+
+    _configure_logging(config)
+    events = log.get_logger("serve")
+    manager = ServiceManager()
+    manager.recovering()
+    supervisor = _supervisor(config, count, arguments)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: supervisor.request_stop())
+    reopen = signal.getsignal(signal.SIGHUP)
+    if callable(reopen):  # there is a log file, which all have open
+
+        def reopen_all(number: int, frame: FrameType | None) -> None:
+            reopen(number, frame)
+            supervisor.pass_on(number)
+
+        signal.signal(signal.SIGHUP, reopen_all)
+
+    def ready(listeners: Mapping[str, str]) -> None:
+        events.info("nodes_started", nodes=count, data_dir=config.data_dir, pid=os.getpid(), **listeners)
+        manager.ready(f"{count} nodes, the first one at {', '.join(listeners.values())}")
+        if ready_file:
+            _write_ready_file(ready_file, listeners, system_runtime().clock.time_ms())
+
+    if ready_file:
+        _check_ready_file(ready_file)
+    try:
+        supervisor.run(ready)
+    finally:
+        manager.stopping()
+        if ready_file:
+            _remove(ready_file)
+
+
 def _configure_logging(config: BrokerConfig) -> None:
     from broker import log
     from broker.runtime.terminal import wants_colours
 
+    if log.LEVELS[config.logging_level] <= log.LEVELS["info"]:  # the first event is that the broker has started
+        _import_structlog()
     file = _open_log_file(config.logging_file)
     log.configure(
         config.logging_level,
@@ -171,6 +303,18 @@ def _configure_logging(config: BrokerConfig) -> None:
         colours=file is None and wants_colours(sys.stderr),
         write_line=None if file is None else file.write_line,
     )
+
+
+def _import_structlog() -> None:
+    """Import structlog, which writes the events, without rich. structlog imports rich where it finds it, for coloured tracebacks
+    that the broker does not write: 52 modules, 4 MB, 60 ms. No other thread runs yet, so nobody misses rich meanwhile."""
+    if "structlog" in sys.modules or "rich" in sys.modules:
+        return
+    sys.modules["rich"] = None  # type: ignore[assignment]  # whoever imports it gets a ModuleNotFoundError
+    try:
+        import structlog  # noqa: F401
+    finally:
+        del sys.modules["rich"]
 
 
 def _start(server: "BrokerServer") -> None:
@@ -205,6 +349,8 @@ def _end(server: "BrokerServer", signals: "_Signals") -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         exit_now(0 if server.crash is None else 1)
+    if isinstance(server.crash, Fenced):
+        raise BrokerError(f"The broker has stopped because it does not own its state any more: {server.crash}.")
     if server.crash is not None:
         raise BrokerError("The broker has stopped because a thread failed; the previous event has the traceback.")
     events.info("broker_stopped")
@@ -241,9 +387,14 @@ def _open_log_file(path: str | None) -> "LogFile | None":
 
 
 def read_config(
-    config_file: str | None, data_dir: str | None, listeners: tuple[str, ...], overrides: tuple[str, ...]
+    config_file: str | None,
+    data_dir: str | None,
+    listeners: tuple[str, ...],
+    overrides: tuple[str, ...],
+    others: Mapping[str, Any],
 ) -> BrokerConfig:
-    """--data-dir and --listener take precedence over --set, that over environment variables, and those over the file."""
+    """--data-dir, --listener and the ``others`` that are not None take precedence over --set, that over environment variables,
+    and those over the file."""
     text = None
     if config_file is not None:
         try:
@@ -251,7 +402,7 @@ def read_config(
                 text = file.read()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"Name a TOML file that can be read with --config: {error}.") from error
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
     if data_dir is not None:
         settings["data_dir"] = data_dir
     if listeners:
@@ -264,7 +415,8 @@ def read_config(
 
 
 class _Signals:
-    """SIGTERM and SIGINT: remembered while the broker starts, an exception while it serves.
+    """SIGTERM and SIGINT: remembered while the broker starts (``while_starting`` is called: a standby stops waiting), an
+    exception while it serves.
 
     The first signal starts the time limit of the stop, whatever the broker is doing; at its end the process ends. A
     second signal ends the process at once. The log survives both, as it survives kill -9.
@@ -282,6 +434,7 @@ class _Signals:
         self._deadline: float | None = None
         self._received = False
         self._serving = False
+        self.while_starting: Callable[[], None] = lambda: None
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
         if self._received:
@@ -290,6 +443,7 @@ class _Signals:
         self._begin_to_stop()
         if self._serving:
             raise _StopRequested
+        self.while_starting()
 
     def time_left(self) -> float:
         """Seconds until the broker must have stopped."""
@@ -328,11 +482,10 @@ def _stop_signals(time_to_stop_s: float) -> "Iterator[_Signals]":
             signal.signal(number, handler)
 
 
-def _write_ready_file(path: str, server: "BrokerServer") -> None:
+def _write_ready_file(path: str, listeners: Mapping[str, str], started_ms: int) -> None:
     import json
 
-    listeners: Mapping[str, str] = server.listeners
-    content = {"pid": os.getpid(), "listeners": dict(listeners), "started_ms": server.started_ms}
+    content = {"pid": os.getpid(), "listeners": dict(listeners), "started_ms": started_ms}
     # Renamed when complete, so that a reader never sees a part of it.
     unfinished = f"{path}.{os.getpid()}"
     with open(unfinished, "w", encoding="utf-8") as file:

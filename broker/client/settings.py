@@ -124,6 +124,8 @@ class Settings(TypedDict, total=False):
     log_roll_jitter_ms: int
     log_retention_ms: int
     log_retention_bytes: int
+    log_local_retention_ms: int
+    log_local_retention_bytes: int
     log_retention_check_interval_ms: int
     log_cleanup_policy: Literal["delete", "compact", "delete,compact", "compact,delete"]
     log_segment_delete_delay_ms: int
@@ -135,6 +137,15 @@ class Settings(TypedDict, total=False):
     log_flush_offset_checkpoint_interval_ms: int
     max_open_files: int
     scrub_bytes_per_second: int
+    catalogue: str | None
+    catalogue_schema: str
+    standby: bool
+    nodes: int
+    ship_linger_ms: int
+    objects: str | None
+    remote_log_manager_task_interval_ms: int
+    remote_cache_bytes: int
+    remote_object_delete_delay_ms: int
     log_cleaner_enable: bool
     log_cleaner_dedupe_buffer_size: int
     log_cleaner_backoff_ms: int

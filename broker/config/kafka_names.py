@@ -34,7 +34,7 @@ group.streams.: session.timeout.ms min.session.timeout.ms max.session.timeout.ms
 group.streams.: num.standby.replicas
 group.streams.: min.heartbeat.interval.ms max.heartbeat.interval.ms max.standby.replicas initial.rebalance.delay.ms
 log.: dir.failure.timeout.ms flush.start.offset.checkpoint.interval.ms initial.task.delay.ms message.downconversion.enable
-log.: message.format.version message.timestamp.difference.max.ms local.retention.bytes local.retention.ms
+log.: message.format.version message.timestamp.difference.max.ms
 log.cleaner.: threads io.buffer.load.factor io.buffer.size io.max.bytes.per.second
 metadata.: log.dir log.max.record.bytes.between.snapshots log.max.snapshot.interval.ms log.segment.bytes log.segment.ms
 metadata.: max.idle.interval.ms max.retention.bytes max.retention.ms log.segment.min.bytes
@@ -57,7 +57,7 @@ remote.list.: offsets.request.timeout.ms
 remote.log.: index.file.cache.total.size.bytes manager.copier.thread.pool.size manager.copy.max.bytes.per.second
 remote.log.: manager.copy.quota.window.num manager.copy.quota.window.size.seconds manager.expiration.thread.pool.size
 remote.log.: manager.fetch.max.bytes.per.second manager.fetch.quota.window.num manager.fetch.quota.window.size.seconds
-remote.log.: manager.task.interval.ms manager.task.retry.backoff.max.ms manager.task.retry.backoff.ms manager.task.retry.jitter
+remote.log.: manager.task.retry.backoff.max.ms manager.task.retry.backoff.ms manager.task.retry.jitter
 remote.log.: manager.thread.pool.size manager.follower.thread.pool.size metadata.custom.metadata.max.bytes
 remote.log.: metadata.manager.class.name
 remote.log.: metadata.manager.class.path metadata.manager.impl.prefix metadata.manager.listener.name reader.max.pending.tasks

@@ -18,11 +18,14 @@ from collections.abc import Mapping
 
 import attrs
 
+from broker.addresses import parse_address
 from broker.errors import ConfigError
 
 ALL_INTERFACES = "0.0.0.0"
 # The default ports of the protocols' own clients.
 DEFAULT_PORTS = {"kafka": 9092, "pulsar": 6650, "http": 8080}
+# The name of the listener by which nodes of a cluster ask each other. Clients are never told of it.
+NODES_LISTENER = "nodes"
 # `generation` is for shuffle listeners: the version of Flink's protocol.
 OPTIONS = ("name", "advertised", "generation")
 
@@ -32,7 +35,6 @@ _URL = re.compile(
     r"(?::(?P<port>\d{1,5})(?:-(?P<port_max>\d{1,5}))?)?"
     r"/?(?:\?(?P<options>[^#\s]*))?"
 )
-_ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/?#@\s]+)):(?P<port>\d{1,5})")
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 # The security suffixes of a scheme, always in this order.
 _SECURITY = re.compile(r"(.*?)(\+sasl)?(\+ssl)?")
@@ -114,15 +116,6 @@ def parse_listener(url: str, default_name: str | None = None) -> Listener:
     return Listener(
         name, scheme, match["v6"] or match["host"] or ALL_INTERFACES, port, port_max, options, bool(sasl), bool(ssl)
     )
-
-
-def parse_address(text: str, where: str) -> tuple[str, int]:
-    """(host, port) of ``host:port``; an IPv6 address is in brackets. ``where`` names the parsed text in the
-    ConfigError."""
-    match = _ADDRESS.fullmatch(text.strip())
-    if match is None or int(match["port"]) > 65535:
-        raise ConfigError(f"Write the address to advertise in {where} as host:port: it is {text!r}.")
-    return match["v6"] or match["host"], int(match["port"])
 
 
 def _port(text: str, url: str) -> int:

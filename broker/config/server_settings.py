@@ -8,6 +8,7 @@ tests/config/test_load.py.
 """
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 
 import attrs
@@ -17,6 +18,12 @@ from broker.config.setting import INT_MAX, listener_setting, own_setting, settin
 from broker.errors import ConfigError
 
 _TOPIC = re.compile(r"[^:]+(:[1-9][0-9]{0,8})?")
+
+
+def default_processors() -> int:
+    """One where the interpreter has a lock (decision 0016), else as many as Kafka has."""
+    is_locked = getattr(sys, "_is_gil_enabled", None)  # since Python 3.13
+    return 1 if is_locked is None or is_locked() else 3
 
 
 def _listeners(value: "Iterable[Listener | str]") -> tuple[Listener, ...]:
@@ -202,12 +209,14 @@ class NetworkSettings:
         reason="Everybody who can reach such a listener can read, write and delete everything that anonymous clients may.",
     )
     network_threads: int = setting(
-        3,
+        default_processors(),
+        documented="1; 3 on a free-threaded Python",
         kafka="num.network.threads",
         unit="threads",
         least=1,
         most=1024,
         doc="Processors: threads that each own a selector and a share of the connections.",
+        reason="The interpreter's lock lets one thread run at a time, so that more of them wait for each other. 3 is Kafka's.",
     )
     io_threads: int = setting(
         8,
@@ -356,7 +365,8 @@ class ShuffleSettings:
         least=-2,
         doc="Bytes of result partitions on disk. When they are used up, writers of blocking partitions wait until something "
         "is released; writers of pipelined partitions wait when the memory is used up as well. -1: no limit. -2: half of "
-        "what is free on the file system when the broker starts, in addition to what partitions already take there.",
+        "what is free on the file system when the broker starts, in addition to what partitions already take there; several "
+        "nodes of one machine divide that half.",
         reason="A shuffle that grows without limit leaves half of the disk for the topics.",
     )
     shuffle_released_bytes: int = own_setting(

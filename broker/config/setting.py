@@ -76,6 +76,7 @@ class Setting:
     check: Callable[[Any], object] | None = None
     unit: str = attrs.Factory(lambda self: _unit(self.name), takes_self=True)
     reason: str = "Kafka's default."  # why this is the default
+    documented: str = ""  # the default in docs/SETTINGS.md, if it depends on the Python
     type: Any = None  # of a broker's setting: the annotation of its field
     section: str = ""  # its heading in docs/SETTINGS.md
     secret: bool = False  # its value is never shown: it appears in no repr and no error

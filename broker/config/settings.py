@@ -6,6 +6,7 @@ docs/SETTINGS.md are generated from this class.
 
 import attrs
 
+from broker.addresses import parse_address
 from broker.config.group_settings import (
     BOUNDED,
     ConsumerGroupSettings,
@@ -14,10 +15,10 @@ from broker.config.group_settings import (
     ShareGroupSettings,
     TransactionSettings,
 )
-from broker.config.listener import parse_address
 from broker.config.pulsar_settings import PulsarSettings
 from broker.config.security_settings import AclSettings, QuotaSettings, SaslSettings, TlsSettings
 from broker.config.server_settings import HttpSettings, NetworkSettings, ServerSettings, ShuffleSettings
+from broker.config.tier_settings import TierSettings
 from broker.config.topic_settings import CleanerSettings, LogSettings, TopicSettings
 from broker.errors import ConfigError
 
@@ -33,6 +34,7 @@ class BrokerConfig(
     ShareGroupSettings,
     GroupSettings,
     CleanerSettings,
+    TierSettings,
     LogSettings,
     TopicSettings,
     PulsarSettings,
@@ -78,12 +80,25 @@ class BrokerConfig(
         _in_order(self, "group_share_max_size", "group_share_max_share_sessions")
         _in_order(self, "log_cleaner_min_compaction_lag_ms", "log_cleaner_max_compaction_lag_ms")
         _in_order(self, "message_max_bytes", "socket_request_max_bytes")
+        if self.objects is not None:
+            _local_within(self, "ms")
+            _local_within(self, "bytes")
 
     def advertised_address(self, name: str) -> tuple[str, int] | None:
         """The address that the settings tell clients of a listener to connect to. None: the listener's own address."""
         if name in self.advertised_listeners:
             return parse_address(self.advertised_listeners[name], "advertised_listeners")
         return next((listener.advertised for listener in self.listeners if listener.name == name), None)
+
+
+def _local_within(config: BrokerConfig, unit: str) -> None:
+    """As for topics (``LogConfig``), none of which could be created otherwise."""
+    local, whole = getattr(config, f"log_local_retention_{unit}"), getattr(config, f"log_retention_{unit}")
+    if local != -2 and whole != -1 and not 0 <= local <= whole:
+        raise ConfigError(
+            f"Set log_local_retention_{unit} to at most log_retention_{unit} ({whole}), or to -2, which is the same: it is "
+            f"{local}."
+        )
 
 
 def _in_order(config: BrokerConfig, low: str, high: str) -> None:

@@ -3,8 +3,8 @@
 A row describes a topic's setting and, with the same sentence, the broker's setting that is its default for all topics.
 ``broker/storage/log/log_config.py`` makes the settings in force for one topic from the rows, ``docs/generate.py`` the
 table in docs/SETTINGS.md, and DescribeConfigs its answer. Each refers to a row by its Python name, so that a misspelt
-row is an error at import. Settings that need replicas or tiered storage are accepted and shown, because administration
-tools set them, and have no effect.
+row is an error at import. Settings that need replicas are accepted and shown, because administration tools
+set them, and have no effect.
 
 Values: no thread, no I/O.
 """
@@ -27,11 +27,6 @@ def _replicas(words: tuple[str, ...]) -> None:
     """Kafka's ThrottledReplicaListValidator."""
     if words != ("*",) and not all(re.fullmatch(r"[0-9]+:[0-9]+", word) for word in words):
         raise ValueError("it must be *, or partition:broker with commas between")
-
-
-def _off(enabled: bool) -> None:
-    if enabled:
-        raise ValueError("Tiered Storage functionality is disabled in the broker")
 
 
 # From Kafka 4.0's TopicConfig, LogConfig and ServerTopicConfigSynonyms.
@@ -140,9 +135,24 @@ LEADER_REPLICATION_THROTTLED_REPLICAS = Setting(
     "Accepted for administration tools; there are no followers.",
     check=_replicas,
 )
-_NO_TIERS = "Accepted for administration tools; there is no tiered storage."
-LOCAL_RETENTION_BYTES = Setting("local.retention.bytes", "long", -2, None, _NO_TIERS, least=-2)
-LOCAL_RETENTION_MS = Setting("local.retention.ms", "long", -2, None, _NO_TIERS, least=-2)
+LOCAL_RETENTION_BYTES = Setting(
+    "local.retention.bytes",
+    "long",
+    -2,
+    "log.local.retention.bytes",
+    "Remove the oldest uploaded segments of a partition from the local disk while what it has there is larger than this; -1 is "
+    "no limit, -2 the limit of `retention.bytes`.",
+    least=-2,
+)
+LOCAL_RETENTION_MS = Setting(
+    "local.retention.ms",
+    "long",
+    -2,
+    "log.local.retention.ms",
+    "Remove uploaded segments whose newest record is older than this from the local disk; -1 is never, -2 the limit of "
+    "`retention.ms`.",
+    least=-2,
+)
 MAX_COMPACTION_LAG_MS = Setting(
     "max.compaction.lag.ms",
     "long",
@@ -227,15 +237,28 @@ RECORD_VALIDATION = Setting(
     reason="`full` takes 1.5 us a record and the time to decompress it. With `lengths`, what a producer with a defect "
     "compresses may be something that no consumer can read.",
 )
-REMOTE_LOG_COPY_DISABLE = Setting("remote.log.copy.disable", "boolean", False, None, _NO_TIERS)
-REMOTE_LOG_DELETE_ON_DISABLE = Setting("remote.log.delete.on.disable", "boolean", False, None, _NO_TIERS)
+REMOTE_LOG_COPY_DISABLE = Setting(
+    "remote.log.copy.disable",
+    "boolean",
+    False,
+    None,
+    "Upload no more segments; those that are in the object store stay there and are read.",
+)
+REMOTE_LOG_DELETE_ON_DISABLE = Setting(
+    "remote.log.delete.on.disable",
+    "boolean",
+    False,
+    None,
+    "When `remote.storage.enable` becomes false, delete the records that are in the object store only.",
+)
 REMOTE_STORAGE_ENABLE = Setting(
     "remote.storage.enable",
     "boolean",
     False,
     None,
-    "Accepted for administration tools, if it is false; there is no tiered storage.",
-    check=_off,
+    "Upload closed segments to the object store. Needs the broker's `objects`, and is true by default for a broker that has it; "
+    "with `catalogue`, always.",
+    reason="Who gives a broker an object store expects that it is used; Kafka's default is false.",
 )
 RETENTION_BYTES = Setting(
     "retention.bytes",
@@ -385,6 +408,8 @@ class LogSettings:
     log_roll_jitter_ms: int = setting(SEGMENT_JITTER_MS)
     log_retention_ms: int = setting(RETENTION_MS)
     log_retention_bytes: int = setting(RETENTION_BYTES)
+    log_local_retention_ms: int = setting(LOCAL_RETENTION_MS)
+    log_local_retention_bytes: int = setting(LOCAL_RETENTION_BYTES)
     log_retention_check_interval_ms: int = setting(300_000, least=1, doc="How often to look for segments to delete.")
     log_cleanup_policy: str = setting(CLEANUP_POLICY, choices=("delete", "compact", "delete,compact", "compact,delete"))
     log_segment_delete_delay_ms: int = setting(FILE_DELETE_DELAY_MS)

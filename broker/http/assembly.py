@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from broker.config import Listener
 from broker.config.listener import ALL_INTERFACES
+from broker.http.api.cluster import Cluster
 from broker.http.api.connections import Connections
 from broker.http.api.faults import FaultCalls
 from broker.http.api.live import Events, HistoryCalls, Live
@@ -173,7 +174,7 @@ class HttpPart:
             surroundings.runtime.clock,
             self._stopping,
         )
-        overview = Overview(whole)
+        overview, cluster = Overview(whole), Cluster(surroundings, logs)
         figures, callers, clock = surroundings.figures, surroundings.callers, surroundings.runtime.clock
         connections = Connections(surroundings.sockets, callers, clock)
         requests = Requests(surroundings.metrics, callers, clock)
@@ -181,7 +182,7 @@ class HttpPart:
         faults = FaultCalls(surroundings.faults, callers, clock, is_on=surroundings.config.faults_enabled)
         self._triggers = faults.triggers
         history, events = HistoryCalls(figures, callers, clock), Events(callers)
-        self._views = (overview, connections, requests, live, history, events, faults)
+        self._views = (overview, cluster, connections, requests, live, history, events, faults)
         self.sampler = Sampler(
             figures,
             clock,

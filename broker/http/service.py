@@ -133,6 +133,9 @@ class HttpService:
                 else:
                     self._wait(request, outbox, prepared.route, answer)
 
+    def held_up(self) -> None:
+        """No request of it may wait."""
+
     def writable(self, connection: Connection) -> None:
         if isinstance(connection.data, Stream):
             connection.data.drain()

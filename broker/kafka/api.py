@@ -140,6 +140,13 @@ class Call:
         ``RESPONSE_MAX_BYTES`` is not sent, and the connection is closed."""
         assert not self._replied, "a call was answered twice"
         self._replied = True
+        nodes = self._context.nodes
+        if nodes is not None and self._request.api.settles:
+            nodes.when_settled(partial(self._send, fields))
+        else:
+            self._send(fields)
+
+    def _send(self, fields: Fields) -> None:
         request = self._request
         if request.connection.closed:
             return
@@ -190,6 +197,8 @@ class Api:
     prepare: Callable[[KafkaContext, KafkaRequest], Any] | None = None
     inline_max_bytes: int = INLINE_BYTES
     lane: str | None = None
+    # Of several nodes each has in force what the request has changed when it is answered.
+    settles: bool = False
     # A long body has many entries, and its request goes through the bulk lane. False where the body carries records.
     sized_by_bytes: bool = True
     # Advertised instead of min_version, for clients that misread a higher minimum.

@@ -3,19 +3,25 @@
 Tests: tests/server/test_broker_server.py, tests/kafka/test_context.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
+
+from broker.cluster.nodes import MECHANISM, Nodes
 from broker.config import Listener
+from broker.config.listener import NODES_LISTENER
 from broker.config.per_listener import for_listener
 from broker.kafka import handlers
+from broker.kafka.api import Api
 from broker.kafka.authorization import visible_topics
 from broker.kafka.client_telemetry import ClientTelemetry
 from broker.kafka.configs.changes import report_ignored
 from broker.kafka.configs.client_metrics import ClientMetricsConfigs
 from broker.kafka.context import KafkaContext
 from broker.kafka.faulting.changes import KINDS, Changes
+from broker.kafka.features import KIND as FEATURES_KIND
 from broker.kafka.features import Features
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.group import GroupType
@@ -24,17 +30,31 @@ from broker.kafka.logins import LoginFailures, Logins
 from broker.kafka.metering import Metering
 from broker.kafka.metrics import KafkaMetrics
 from broker.kafka.sasl_session import LoginRules, apis_by_state
-from broker.kafka.service import KafkaService
+from broker.kafka.service import KafkaService, NodesService
+from broker.kafka.share.other_nodes import ORDERS, OtherNodes
 from broker.kafka.share.share_service import ShareService
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.network.quota import Throttling
 from broker.part import PartThread, ServicePart, Surroundings, endpoints
+from broker.runtime.threads import Body
+from broker.security.sasl.mechanisms import ScramExchange
 from broker.storage.backup.backups import Backups
 from broker.storage.log_manager import LogManager
+from protocol.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from broker.kafka.views.routes import KafkaViews
+
+
+# What nodes ask each other.
+_APIS_OF_NODES = (
+    ApiKey.API_VERSIONS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.WRITE_TXN_MARKERS,
+)
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
@@ -47,7 +67,7 @@ class KafkaPart:
     def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
         config, runtime, timer = surroundings.config, surroundings.runtime, surroundings.timer
         security = self._security = surroundings.security
-        groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs.topic)
+        groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs.topic, nodes=logs.nodes)
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
         share = groups.share.state = _share_service(surroundings, logs, groups)
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
@@ -67,6 +87,7 @@ class KafkaPart:
             timer=timer,
             entropy=runtime.entropy,
             cluster_id=surroundings.cluster_id,
+            nodes=logs.nodes,
             topic_maker=TopicMaker(logs),
             traces=surroundings.sockets.settings.traces,
             backups=Backups(logs, runtime.clock, timer, runtime.entropy, surroundings.cluster_id),
@@ -96,6 +117,11 @@ class KafkaPart:
         self._views = None if not surroundings.has_http else _views(self.context, surroundings)
         self._quotas = surroundings.security.quotas
         self._faults = surroundings.faults
+        configs = (groups.configs.reload, self.context.telemetry.configs.reload)
+        surroundings.reloads.setdefault("broker_configs", []).extend(configs)
+        if logs.nodes is not None:
+            surroundings.reloads[f"documents/{ORDERS}"] = [share.carry_out_orders]
+            surroundings.reloads[f"documents/{FEATURES_KIND}"] = [self.context.features.reload]
         self._metering = Metering(self._quotas, self.context.throttling, runtime.clock)
 
     def _quotas_changed(self) -> None:
@@ -135,11 +161,21 @@ class KafkaPart:
             PartThread("catalogue-writer", context.groups.writer, waited_for=True),
             PartThread("group-worker", context.groups.worker),
             PartThread("marker-writer", context.transactions.markers, waited_for=True),
+            *(PartThread(f"neighbour-{place}", body) for place, body in self._neighbours()),
             PartThread("topic-maker", context.topic_maker),
             *([] if self._views is None else [PartThread("record-tail", self._views.tail)]),
         ]
 
+    def _neighbours(self) -> Iterable[tuple[int, Body]]:
+        neighbours = self.context.transactions.neighbours
+        return () if neighbours is None else neighbours.by_place.items()
+
     def service(self, listener: Listener) -> KafkaService:
+        nodes = self.context.nodes
+        if nodes is not None and listener.name == NODES_LISTENER:
+            # Not in a lane: what clients administer must not hold up decisions.
+            apis: dict[int, Api] = {key: attrs.evolve(self.apis[key], lane=None) for key in _APIS_OF_NODES}
+            return NodesService(self.context, apis, self._login_rules_of_nodes(nodes, apis))
         return KafkaService(self.context, self.apis, self._login_rules(listener) if listener.sasl else None)
 
     def _login_rules(self, listener: Listener) -> LoginRules:
@@ -152,6 +188,22 @@ class KafkaPart:
             max_receive_bytes=config.sasl_server_max_receive_size,
             timeout_s=config.handshake_timeout_ms / 1000,
             max_reauth_ms=config.connections_max_reauth_ms,
+            failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
+        )
+
+    def _login_rules_of_nodes(self, nodes: Nodes, apis: dict[int, Api]) -> LoginRules:
+        from broker.security.shared_secret import SharedSecret
+
+        secret = SharedSecret(MECHANISM, nodes.secret, nodes.is_user, self.context.entropy)
+        config = self.context.config
+        return LoginRules(
+            listener=NODES_LISTENER,
+            mechanisms={MECHANISM: partial(ScramExchange, MECHANISM, secret, self.context.entropy)},
+            apis=apis_by_state(apis),
+            raw_api=RAW_API,
+            max_receive_bytes=config.sasl_server_max_receive_size,
+            timeout_s=config.handshake_timeout_ms / 1000,
+            max_reauth_ms=0,
             failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
         )
 
@@ -191,4 +243,5 @@ def _share_service(surroundings: Surroundings, logs: LogManager, groups: GroupCo
         groups.has_memory_for,
         groups.memory,
         lambda group_id: groups.type_of(group_id) is GroupType.SHARE,
+        None if logs.nodes is None else OtherNodes(logs.nodes, surroundings.catalogue, surroundings.runtime.clock),
     )

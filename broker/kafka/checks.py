@@ -4,7 +4,7 @@ Pure functions; they run on the thread that handles the request.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from math import inf
 from typing import TypeVar
@@ -18,6 +18,10 @@ from broker.storage.log.log import Log
 from protocol.kafka.errors import ErrorCode
 
 T = TypeVar("T", bound=Hashable)
+T2 = TypeVar("T2")
+
+# How many topics are changed while nobody else can change any: some seconds.
+_TOGETHER = 50
 
 # Characters of an error message: a topic's longest name (249) twice, and a sentence around it.
 _MESSAGE_MAX = 1000
@@ -40,6 +44,8 @@ def online_log(context: KafkaContext, topic: str, partition: int) -> Log:
     log = context.logs.get(topic, partition)
     if log is None:
         info = context.logs.topic(topic)
+        if context.why_absent(topic, partition) == ErrorCode.not_leader_or_follower:
+            raise RequestError(ErrorCode.not_leader_or_follower, f"Another node has {topic}-{partition}.")
         if info is None or not 0 <= partition < info.partitions:
             raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no partition {topic}-{partition}.")
         raise StorageError(f"The log of {topic}-{partition} could not be opened.")
@@ -88,6 +94,21 @@ def check_time(context: KafkaContext, work: Work, deadline: float) -> None:
         raise RequestError(ErrorCode.request_timed_out, "The time-out of the request was over before its turn came.")
 
 
+def change_together(
+    context: KafkaContext, items: Sequence[T2], change: Callable[[T2], None]
+) -> Iterator[tuple[Sequence[T2], StorageError]]:
+    """Change topics, so many at a time that other nodes have them in one go. Yields those that were not begun with, and why."""
+    for start in range(0, len(items), _TOGETHER):
+        some, begun = items[start : start + _TOGETHER], 0
+        try:
+            with context.logs.together():
+                for item in some:
+                    begun += 1
+                    change(item)
+        except StorageError as error:
+            yield some[begun:], error
+
+
 def repeated(items: Iterable[T]) -> set[T]:
     """The items that occur more than once."""
     return {item for item, count in Counter(items).items() if count > 1}
@@ -102,14 +123,19 @@ def check_room(partitions: int, room: int) -> None:
 
 
 def check_replicas(context: KafkaContext, broker_ids: Sequence[int]) -> None:
-    """A manual assignment of one partition: this node, once. Raises RequestError with invalid_replica_assignment."""
-    if list(broker_ids) == [context.node_id]:
+    """A manual assignment of one partition: nodes of the cluster, each once. Raises RequestError with
+    invalid_replica_assignment."""
+    known = {context.node_id} if context.nodes is None else set(context.nodes.node_ids)
+    strangers = sorted(set(broker_ids) - known)
+    if broker_ids and not strangers and len(set(broker_ids)) == len(broker_ids):
         return
-    strangers = sorted(set(broker_ids) - {context.node_id})
-    if strangers:
+    if strangers and context.nodes is None:
         message = f"There is no broker {strangers[0]}; this cluster is broker {context.node_id} alone."
+    elif strangers:
+        message = f"There is no broker {strangers[0]}; this cluster has brokers {min(known)} to {max(known)}."
     elif broker_ids:
-        message = f"Broker {context.node_id} is given more than once for one partition."
+        twice = sorted(repeated(broker_ids))
+        message = f"Broker {twice[0]} is given more than once for one partition."
     else:
         message = "A partition needs at least one replica."
     raise RequestError(ErrorCode.invalid_replica_assignment, message)

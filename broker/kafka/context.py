@@ -9,7 +9,9 @@ from functools import partial
 
 import attrs
 
+from broker.cluster.nodes import Node, Nodes
 from broker.config import BrokerConfig
+from broker.config.listener import NODES_LISTENER
 from broker.faults.faults import Faults
 from broker.kafka.ack_deadlines import AckDeadlines
 from broker.kafka.client_telemetry import ClientTelemetry
@@ -40,6 +42,7 @@ from broker.security.security import ClientSoftware
 from broker.storage.backup.backups import Backups
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
+from protocol.kafka.errors import ErrorCode
 from protocol.wire import BytesLike
 
 # (API version, address that the client is told, the body of the request, the topics that the client must not see)
@@ -107,6 +110,7 @@ class KafkaContext:
     timer: Timer
     entropy: Entropy
     cluster_id: str
+    nodes: Nodes | None  # None: this one is the whole cluster
     topic_maker: TopicMaker
     backups: Backups
     traces: Traces | None  # None: no request is traced
@@ -127,6 +131,8 @@ class KafkaContext:
     ports: dict[str, int] = attrs.Factory(dict)
     # Clock.monotonic() s until which appends go to the handler pool, because one was slow.
     appends_slow_until: float = 0.0
+    # The same, because one has not returned: then only a few handlers may try.
+    appends_stuck_until: float = 0.0
     # The broker is about to stop: no request may begin to wait any more.
     stopping: bool = False
     metadata_cache: MetadataCache = attrs.Factory(MetadataCache)
@@ -146,6 +152,57 @@ class KafkaContext:
     def advertised(self, peer: Peer) -> tuple[str, int]:
         """The address that this client is told to connect to: that of its listener."""
         return as_reached(self.endpoints.get(peer.listener, peer.local), peer)
+
+    def brokers(self, peer: Peer) -> list[Node]:
+        """The nodes of the cluster that are there, with this client's listener as their only endpoint."""
+        own = Node(self.node_id, {peer.listener: self.advertised(peer)}, self.config.broker_rack)
+        if self.nodes is None:
+            return [own]
+        living = {**self.nodes.living, self.node_id: own}
+        return [
+            Node(node_id, {peer.listener: as_reached(node.endpoints[peer.listener], peer)}, node.rack)
+            for node_id, node in sorted(living.items())
+            if peer.listener in node.endpoints
+        ]
+
+    @property
+    def controller_id(self) -> int:
+        """Any node changes topics; but all have to name the same one."""
+        return self.node_id if self.nodes is None else min({*self.nodes.living, self.node_id})
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        return self.node_id if self.nodes is None else self.nodes.leader_of(topic, partition)
+
+    def is_there(self, node_id: int) -> bool:
+        """Whether a node of the cluster can be asked now, as far as this one knows."""
+        return self.nodes is None or node_id == self.node_id or node_id in self.nodes.living
+
+    def exists(self, topic: str, partition: int) -> bool:
+        """Whether any node has this partition."""
+        if self.logs.get(topic, partition) is not None:
+            return True
+        return self.why_absent(topic, partition) == ErrorCode.not_leader_or_follower
+
+    def is_node(self, peer: Peer) -> bool:
+        """Whether another node of the cluster asks. Nobody but nodes can log in at their listener."""
+        return self.nodes is not None and peer.listener == NODES_LISTENER
+
+    def coordinator(self, key: str, peer: Peer) -> Node | None:
+        """Of a group or a transactional id. None: it is not there now."""
+        if self.nodes is None or self.nodes.coordinates(key):
+            return Node(self.node_id, {peer.listener: self.advertised(peer)})
+        node = self.nodes.coordinator_of(key)
+        return node if node is not None and peer.listener in node.endpoints else None
+
+    def why_absent(self, topic: str | bytes, partition: int) -> ErrorCode:
+        """Why this node has no such partition: ``topic`` is a name, or an id of 16 bytes."""
+        is_id = isinstance(topic, bytes)
+        info = self.logs.topics_by_id.get(topic) if isinstance(topic, bytes) else self.logs.topic(topic)
+        if info is None:
+            return ErrorCode.unknown_topic_id if is_id else ErrorCode.unknown_topic_or_partition
+        if self.nodes is not None and 0 <= partition < info.partitions:
+            return ErrorCode.not_leader_or_follower
+        return ErrorCode.unknown_topic_or_partition
 
     def complain(self, event: str, topic: str, partition: int, error: Exception) -> None:
         """Log that the machine failed a request, unless the same was logged a short time ago. Any thread."""

@@ -95,6 +95,14 @@ class Features:
             self._save(epoch, levels, self._chosen)
         self.told = self.told._replace(finalized=levels, epoch=epoch)
 
+    def reload(self) -> None:
+        """Put in force what another node has chosen. Raises StorageError."""
+        with self._lock:
+            for _, body in self._catalogue.load_documents(KIND):
+                document = json.loads(body)
+                self._chosen = document["chosen"]
+                self.told = self.told._replace(finalized=self._levels(self._chosen), epoch=document["epoch"])
+
     def level(self, name: str) -> int:
         """The finalized level of one of the features in the table."""
         return self.told.finalized[name]

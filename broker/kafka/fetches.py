@@ -29,24 +29,28 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from broker.errors import Refusal, RequestError, StorageError
+from broker.kafka import leaders
 from broker.kafka.api import KafkaRequest
 from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
+from broker.kafka.leaders import TELLING
 from broker.kafka.metering import Metered
 from broker.metrics.tracing import LOG_CALLS_MAX, LogCall
 from broker.network.service import Connection, Handover, Outbox, Part
-from broker.network.work import BULK, INLINE_ENTRIES, WATCHED_ALWAYS, Work
-from broker.runtime.disk import FileRegion
+from broker.network.work import BULK, INLINE_ENTRIES, REMOTE, WATCHED_ALWAYS, Work
+from broker.runtime.disk import FileRegion, warm_all
 from broker.runtime.threads import get_ident
 from broker.runtime.timers import TimerHandle
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log import inspection
 from broker.storage.log.inspection import walk
 from broker.storage.log.log import Log
+from broker.storage.log.reading import Elsewhere
 from protocol.errors import ProtocolError
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch
+from protocol.kafka.messages.leaders import Hints
 from protocol.kafka.records.batch import BatchHeader
 
 # A response's bytes of entries: 10,000 messages of 100 bytes take about 30 ms to write anew.
@@ -131,7 +135,20 @@ class Seen(NamedTuple):
 class Reading:
     """One pass over the partitions of a request: the bytes to send at that moment."""
 
-    __slots__ = ("committed", "entries", "failed", "files", "limit", "log_calls", "logs", "resident", "results", "size")
+    __slots__ = (
+        "committed",
+        "elsewhere",
+        "entries",
+        "failed",
+        "files",
+        "limit",
+        "log_calls",
+        "logs",
+        "may_wait",
+        "resident",
+        "results",
+        "size",
+    )
 
     def __init__(
         self,
@@ -139,15 +156,20 @@ class Reading:
         connection: Connection,
         request: fetch.FetchRequest,
         work: Work | None = None,
+        *,
+        may_wait: bool = False,
     ) -> None:
-        """``work``: set for many partitions, so that the reading ends when nobody waits for the answer. Topics that the client
-        may not read are not looked up."""
+        """``work``: set for many partitions, so that the reading ends when nobody waits for the answer. ``may_wait``: for the
+        object store; otherwise the reading has nothing of what is there, and ``elsewhere`` says so. Topics that the client may
+        not read are not looked up."""
         self.results: list[tuple[str | bytes, list[fetch.PartitionData]]] = []
         self.logs: list[Seen] = []
         self.size = 0
         self.files = 0
         self.failed = False
         self.resident = True
+        self.elsewhere = False
+        self.may_wait = may_wait
         # Logs with entries among the bytes to send, each with its limit of bytes.
         self.entries = _NO_ENTRIES
         self.committed = request.isolation_level == READ_COMMITTED
@@ -166,7 +188,7 @@ class Reading:
             topic = wanted.topic
             target = partitions.get((topic, wanted.partition))
             if target is None:
-                data = _error(wanted.partition, _why_absent(context, topic, unauthorized))
+                data = _error(wanted.partition, _why_absent(context, topic, wanted.partition, unauthorized))
                 self.failed = True
             else:
                 data = read(context, target, wanted, left)
@@ -187,15 +209,20 @@ class Reading:
             # KIP-74: the first partition with records sends at least one batch, whatever the limits say.
             if self.committed:
                 stable = target.last_stable_offset
-                read = target.read(wanted.fetch_offset, most, at_least_one=self.size == 0, up_to=stable)
+                read = target.read(
+                    wanted.fetch_offset, most, at_least_one=self.size == 0, up_to=stable, may_wait=self.may_wait
+                )
                 transactions = target.transactions.aborted(wanted.fetch_offset, read, stable)
                 aborted = [(transaction.producer_id, transaction.first_offset) for transaction in transactions]
             else:
-                read = target.read(wanted.fetch_offset, most, at_least_one=self.size == 0)
+                read = target.read(wanted.fetch_offset, most, at_least_one=self.size == 0, may_wait=self.may_wait)
                 stable = read.high_watermark if target.state.first_unstable is None else target.last_stable_offset
         except Refusal as error:
             self.failed = True
             return _error(wanted.partition, code_of(error), target.high_watermark, target.log_start_offset)
+        except Elsewhere:
+            self.elsewhere, self.resident = True, False
+            return _error(wanted.partition, ErrorCode.none)  # another reading answers
         except StorageError as error:
             self.failed = True
             context.complain("read_failed", target.topic, wanted.partition, error)
@@ -239,6 +266,7 @@ class Reading:
         """The response can be sent: it has ``min_bytes``, an error or as much as it may have, or the client does not wait."""
         return (
             self.failed
+            or self.elsewhere
             or self.size >= request.min_bytes
             or request.max_wait_ms <= 0
             or not request.partitions
@@ -273,13 +301,29 @@ class Reading:
     def warm(self, context: KafkaContext) -> None:
         """Read the bytes to send, so that sendfile finds them in the page cache. It blocks: for handler threads only."""
         for topic, partitions in self.results:
-            for data in partitions:
+            for number, data in enumerate(partitions):
+                if not data.records_size:
+                    continue
                 began = 0.0 if context.traces is None else context.clock.monotonic()
-                regions = [region for region in data.records_parts if isinstance(region, FileRegion)]
-                for region in regions:
-                    region.warm()
-                if regions and context.traces is not None:
+                try:
+                    parts = warm_all(data.records_parts, is_enough=True)
+                except OSError as error:
+                    partitions[number] = self._unreadable(context, topic, data.partition, error)
+                    continue
+                size = sum(map(len, parts))  # less if not all of it can be read now
+                partitions[number] = data._replace(records_parts=parts, records_size=size)
+                if context.traces is not None:
                     self._note("load", topic, data.partition, None, began, context)
+
+    def _unreadable(
+        self, context: KafkaContext, topic: str | bytes, partition: int, error: OSError
+    ) -> fetch.PartitionData:
+        self.failed = True
+        for log, wanted, _, _ in self.logs:
+            if (wanted.topic, wanted.partition) == (topic, partition):
+                failure = log.state.failed("it could not be read", error)
+                context.complain("read_failed", log.topic, partition, failure)
+        return _error(partition, ErrorCode.kafka_storage_error)
 
 
 def _unauthorized(context: KafkaContext, connection: Connection, request: fetch.FetchRequest) -> frozenset[str | bytes]:
@@ -306,13 +350,13 @@ def _readable(
     return {key: target for key in keys if (target := partitions.get(key)) is not None}
 
 
-def _why_absent(context: KafkaContext, topic: str | bytes, unauthorized: frozenset[str | bytes]) -> ErrorCode:
+def _why_absent(
+    context: KafkaContext, topic: str | bytes, partition: int, unauthorized: frozenset[str | bytes]
+) -> ErrorCode:
     """The error of a partition that does not exist, or that the client may not read."""
     if topic in unauthorized:
         return ErrorCode.topic_authorization_failed
-    if isinstance(topic, bytes) and topic not in context.logs.topics_by_id:
-        return ErrorCode.unknown_topic_id
-    return ErrorCode.unknown_topic_or_partition
+    return context.why_absent(topic, partition)
 
 
 def _error(partition: int, code: int, high_watermark: int = -1, log_start_offset: int = -1) -> fetch.PartitionData:
@@ -329,17 +373,28 @@ def send(
     outbox.send(request, parts)
 
 
+def _hints(context: KafkaContext, request: KafkaRequest, reading: Reading) -> Hints | None:
+    if not reading.failed or request.api_version < fetch.FIRST_WITH_LEADERS:
+        return None
+    failed = [
+        (topic, data.partition) for topic, partitions in reading.results for data in partitions if data.error in TELLING
+    ]
+    return leaders.hints(context, request.connection.peer, failed)
+
+
 def send_records(context: KafkaContext, request: KafkaRequest, outbox: Outbox, reading: Reading, *, warm: bool) -> None:
     """Send the reading's bytes, or nothing if the client has used up its quota. ``warm``: first read them into the page cache,
     which blocks; a reading with entries needs it."""
     if reading.entries:
         reading.translate(context)
-    parts = fetch.response_parts(request.correlation_id, request.api_version, 0, 0, 0, reading.results)
+    hints = None if context.nodes is None else _hints(context, request, reading)
+    parts = fetch.response_parts(request.correlation_id, request.api_version, 0, 0, 0, reading.results, hints)
     if type(outbox) is Metered and not outbox.fetched(sum(map(len, parts)) - 4):
         send(request, outbox, ())
         return
     if warm and not reading.resident:
         reading.warm(context)
+        parts = fetch.response_parts(request.correlation_id, request.api_version, 0, 0, 0, reading.results, hints)
     if reading.failed:
         for _, partitions in reading.results:
             for data in partitions:
@@ -461,8 +516,9 @@ class ParkedFetch:
                 max(0, min(self._limit, wanted.max_bytes)),
                 at_least_one=True,
                 up_to=log.last_stable_offset if self._committed else None,
+                may_wait=False,
             )
-        except (Refusal, StorageError):
+        except (Refusal, StorageError, Elsewhere):
             return False
         self._logs[number] = _new(Seen, (log, wanted, read.high_watermark, read.size))
         self._size += read.size - before
@@ -482,23 +538,27 @@ class ParkedFetch:
             self._finish(Reading(self._context, self._request.connection, self._parsed))
 
     def _finish(self, reading: Reading) -> None:
-        if reading.entries:
-            self._hand_over()
+        if reading.entries or reading.elsewhere:
+            self._hand_over(REMOTE if reading.elsewhere else BULK)
             return
         self.abandon()
         self._request.connection.data = None
         send_records(self._context, self._request, self._outbox, reading, warm=False)
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, lane: str = BULK) -> None:
         # The handler ends the watches: for 10,000 logs that takes milliseconds.
         self._done = True
-        self._outbox.hand_over(self._request, Handover(BULK, self))
+        self._outbox.hand_over(self._request, Handover(lane, self))
 
     def answer(self) -> None:
         """Called on a handler thread."""
         self.abandon()
         self._request.connection.data = None
-        reading = Reading(self._context, self._request.connection, self._parsed, self._request.work(self._context))
+        work, may_wait = self._request.work(self._context), self._request.lane == REMOTE
+        reading = Reading(self._context, self._request.connection, self._parsed, work, may_wait=may_wait)
+        if reading.elsewhere:
+            self._outbox.hand_over(self._request, Handover(REMOTE, self))
+            return
         send_records(self._context, self._request, self._outbox, reading, warm=True)
 
     def abandon(self) -> None:

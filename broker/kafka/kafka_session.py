@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
-from broker.kafka.producing.appending import Batches, Group, RunRequest
+from broker.kafka.producing.appending import Batches, Group, ProduceRequest, RunRequest
 from broker.security.security import Software
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
@@ -38,6 +38,7 @@ _SKIPPED = 64
 # The same for a client with so many templates that they were dropped before each was used so often.
 _SKIPPED_BY_MANY = 1024
 _LEAST_USES = 4
+_PRODUCE = int(ApiKey.PRODUCE)  # an attribute of an enumeration is slow
 _new = tuple.__new__
 
 
@@ -45,6 +46,8 @@ class KafkaSession:
     """One Kafka connection. A connection has one request in flight at a time."""
 
     in_flight_max = 1
+    # Nodes that have moved, with their epochs, of which FindCoordinator has told this client.
+    told_moved: frozenset[tuple[int, int]] = frozenset()
 
     def __init__(self, apis: dict[int, Api], context: KafkaContext | None = None) -> None:
         """``apis``: the served APIs by key. ``context``: to look for runs; None: every frame is a request."""
@@ -70,15 +73,13 @@ class KafkaSession:
             raise ProtocolError(f"a request of {length} bytes")
         size: int = 4 + length
         if size <= len(data) and not data[5] and self._context is not None:  # the lower byte of API key 0
-            return self._run_size(data, size)
+            return (self._finder or self._new_finder()).find(data, size)
         return size
 
-    def _run_size(self, data: memoryview, first: int) -> int:
-        """The size of the run at the beginning of ``data``, or of the first frame, which is whole."""
-        if self._finder is None:
-            assert self._context is not None
-            self._finder = RunFinder(self._context, self._apis[ApiKey.PRODUCE])
-        return self._finder.find(data, first)
+    def _new_finder(self) -> "RunFinder":
+        assert self._context is not None
+        self._finder = RunFinder(self._context, self._apis[ApiKey.PRODUCE])
+        return self._finder
 
     def receive(self, frame: memoryview) -> KafkaRequest:
         finder = self._finder
@@ -91,7 +92,7 @@ class KafkaSession:
             raise ProtocolError(self.unserved(key))
         if not api.min_version <= version <= api.max_version and key != ApiKey.API_VERSIONS:
             raise ProtocolError(f"version {version} of {api.key.name} is not served here")
-        request = KafkaRequest()
+        request = ProduceRequest() if key == _PRODUCE else KafkaRequest()
         request.api = api
         request.kind = api.label
         request.api_version = version
@@ -153,15 +154,16 @@ class RunFinder:
             run = templates.follow(data, _RUN_MAX, most_bytes)
             if run is None:
                 return first
-        template = run.templates[0]
+        its_templates, correlation_ids, records, end, is_uniform = run
+        template = its_templates[0]
         logs = context.logs
         partitions: Any = logs.partitions if template.version < FIRST_WITH_TOPIC_ID else logs.partitions_by_id
         groups: Sequence[Group]
-        if run.is_uniform:
+        if is_uniform:
             topic, partition = template.topic, template.partition
             log = partitions.get((topic, partition))
-            indexes = range(len(run.records))
-            groups = (_new(Group, (topic, partition, log, indexes, run.records, template, run.correlation_ids)),)
+            indexes = range(len(records))
+            groups = (_new(Group, (topic, partition, log, indexes, records, template, correlation_ids)),)
             if log is not None and log.decompresses:
                 return self._leave(run, first)
         else:
@@ -170,9 +172,9 @@ class RunFinder:
                 return self._leave(run, first)
         if was_known:
             self._failures = 0
-        self._uses += len(run.records)
-        self.found = self._request(run, groups)
-        return run.end
+        self._uses += len(records)
+        self.found = self._request(template, correlation_ids, groups)
+        return end
 
     def _leave(self, run: Run, first: int) -> int:
         """Give up a run because a handler has to decompress some of its batches."""
@@ -180,19 +182,18 @@ class RunFinder:
         self._skip = max(self._skip, len(run.records) - 1)  # not to match the same requests again for each of them
         return first
 
-    def _request(self, run: Run, groups: Sequence[Group]) -> RunRequest:
-        templates, correlation_ids, *_ = run
-        last = templates[-1]
+    def _request(self, template: Template, correlation_ids: Sequence[int], groups: Sequence[Group]) -> RunRequest:
+        """``template``: of any of the requests, since what is read here is the same for all of them."""
         request = RunRequest()
         request.api = api = self._api
         request.kind = api.label
-        request.api_version = last.version
+        request.api_version = template.version
         request.correlation_id = correlation_ids[-1]
-        request.client_id = last.client_id
+        request.client_id = template.client_id
         request.body_offset = 0
-        request.count = len(templates)
+        request.count = len(correlation_ids)
         request.correlation_ids = correlation_ids
-        request.batches = _new(Batches, (groups, last.acks, last.timeout_ms, None))
+        request.batches = _new(Batches, (groups, template.acks, template.timeout_ms, None))
         return request
 
     def _learn(self, frame: memoryview) -> None:

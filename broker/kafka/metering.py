@@ -30,6 +30,7 @@ from functools import partial
 from math import ceil
 from typing import Any, Final
 
+from broker.config.listener import NODES_LISTENER
 from broker.errors import RequestError
 from broker.metrics import Labels
 from broker.network.quota import Throttling
@@ -68,7 +69,7 @@ class Metering:
     def begin(self, request: Any, outbox: Outbox) -> "Metered | None":
         """The handling of a request begins. Returns its own outbox if it may have to be throttled, else None."""
         connection = request.connection
-        if not connection.session.has_logged_in:
+        if not connection.session.has_logged_in or connection.peer.listener == NODES_LISTENER:  # nodes are no clients
             return None
         meters = self.quotas.meters(connection.principal.name, request.client_id or "")
         if connection.on_flushed is not None and meters.request is None:

@@ -131,6 +131,8 @@ def apis_by_state(apis: dict[int, Api]) -> Mapping[LoginState, dict[int, Api]]:
 class SaslSession(KafkaSession):
     # Until when (Clock.monotonic() s) the login must end, or the processor closes the connection.
     deadline: float
+    # Of the connection, among those of the listener, in the order in which they were accepted; only where nodes ask each other.
+    number: int = -1
 
     def __init__(self, rules: LoginRules, now: float, context: KafkaContext | None = None) -> None:
         super().__init__(rules.apis[LoginState.INITIAL_REQUEST], context)
@@ -158,7 +160,7 @@ class SaslSession(KafkaSession):
             raise ProtocolError(f"a request of {length} bytes")
         size: int = 4 + length
         if size <= len(data) and not data[5] and self._context is not None and self.state is LoginState.COMPLETE:
-            return self._run_size(data, size)
+            return (self._finder or self._new_finder()).find(data, size)
         return size
 
     def receive(self, frame: memoryview) -> KafkaRequest:

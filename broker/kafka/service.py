@@ -12,11 +12,12 @@ from broker.kafka.api import Api, Call, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.faulting.faulting import Begun, Faulting
 from broker.kafka.kafka_session import KafkaSession
-from broker.kafka.producing.appending import RunRequest
+from broker.kafka.producing.appending import SLOW_FOR_S, RunRequest
 from broker.kafka.sasl_session import LoginRules, SaslSession
 from broker.log import get_logger
 from broker.network.service import Connection, Handover, Outbox, Peer, Request, Violations
 from broker.network.work import BULK, REQUEST_ENTRIES_MAX, Abandoned
+from broker.runtime.threads import Lock
 from protocol.errors import ProtocolError, TooManyEntries
 from protocol.kafka.schema import control
 
@@ -62,20 +63,14 @@ class KafkaService:
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, KafkaRequest)
         if type(prepared) is Begun:
-            self._handle_faulted(request, outbox, prepared)
-        else:
-            self._handle(request, outbox, prepared)
-
-    def _handle_faulted(self, request: KafkaRequest, outbox: Outbox, begun: Begun) -> None:
-        try:
-            going_on = self._faulting.begin(request, outbox, begun)
-        except ProtocolError as error:
-            self._refuse(request, outbox, error)
-            return
-        if going_on is not None:
-            self._handle(request, *going_on)
-
-    def _handle(self, request: KafkaRequest, outbox: Outbox, prepared: Any) -> None:
+            try:
+                going_on = self._faulting.begin(request, outbox, prepared)
+            except ProtocolError as error:
+                self._refuse(request, outbox, error)
+                return
+            if going_on is None:
+                return
+            outbox, prepared = going_on
         metering = self._context.metering
         metered = None if metering is None else metering.begin(request, outbox)
         if metered is not None:
@@ -119,6 +114,10 @@ class KafkaService:
         if fields is not None:
             call.reply(fields)
 
+    def held_up(self) -> None:
+        context, now = self._context, self._context.clock.monotonic()
+        context.appends_stuck_until = context.appends_slow_until = now + SLOW_FOR_S
+
     def writable(self, connection: Connection) -> None:
         """Nothing to do: every byte sent is an answer."""
 
@@ -140,6 +139,23 @@ class KafkaService:
             self._context.client_software.leave(session.client_software)
         if isinstance(session, SaslSession):
             sasl_session.disconnected(self._context, session)
+
+
+class NodesService(KafkaService):
+    """The ``Service`` of the listener by which the nodes of a cluster ask each other."""
+
+    def __init__(self, context: KafkaContext, apis: dict[int, Api], rules: LoginRules) -> None:
+        super().__init__(context, apis, rules)
+        self._lock = Lock()
+        self._connections = 0
+
+    def connect(self, peer: Peer) -> KafkaSession:
+        session = super().connect(peer)
+        assert isinstance(session, SaslSession)
+        with self._lock:
+            self._connections += 1
+            session.number = self._connections
+        return session
 
 
 def _has_logged_in(request: Request) -> bool:

@@ -1,8 +1,9 @@
 """The interface of the catalogue: everything durable that is not a record.
 
 It holds topics and their settings, the settings of the broker, consumer groups with their committed offsets, transactions,
-security (ACLs, SCRAM credentials, client quotas), the cursors of subscriptions, the documents of services,
-and the next producer id. ``sqlite.py`` is the embedded implementation; the simulator has another (``tests/sim/catalogue.py``).
+security (ACLs, SCRAM credentials, client quotas), the cursors of subscriptions, the documents of services, which files are in
+the object store, and the next producer id. ``sqlite.py`` is the embedded implementation; the simulator has another
+(``tests/sim/catalogue.py``).
 
 Any thread may call any method. A method that changes something returns when the change is durable, that is, when it survives
 a power loss. It raises StorageError if the change could not be made; then none of it has happened, now or after a restart. If a
@@ -121,6 +122,15 @@ class CursorRow(NamedTuple):
     state: bytes
 
 
+class RemoteFile(NamedTuple):
+    """A file whose bytes are a part of an object in the object store."""
+
+    path: str  # relative to the data directory
+    object: str  # the object's key
+    position: int  # where the file begins in the object, bytes
+    size: int  # bytes
+
+
 class Catalogue(Protocol):
     # Topics ---------------------------------------------------------------------------------------------------------
 
@@ -128,7 +138,7 @@ class Catalogue(Protocol):
         """All topics, sorted by name."""
 
     def put_topic(self, row: TopicRow) -> None:
-        """Insert the topic, or replace the topic of the same name."""
+        """Insert the topic. It replaces the topic of the same name, and one with the same id: its directories were renamed."""
 
     def delete_topic(self, name: str) -> None:
         """Remove the topic and add its id to ``deleted_topic_ids``, in one step. Does nothing if the topic does not exist."""
@@ -150,6 +160,9 @@ class Catalogue(Protocol):
     def alter_broker_configs(self, changes: Mapping[str, str | None], entity: str = "") -> None:
         """Set these settings; remove those whose value is None."""
 
+    def load_configs(self) -> Iterable[tuple[str, str, str]]:
+        """Entity, name and value of every setting that was changed at run time, in no particular order."""
+
     # Groups ---------------------------------------------------------------------------------------------------------
 
     def load_offsets(self) -> Iterable[StoredOffset]:
@@ -157,6 +170,9 @@ class Catalogue(Protocol):
 
     def commit_offsets(self, group: str, offsets: Iterable[OffsetRow]) -> None:
         """Commit all of these or none."""
+
+    def restore_offsets(self, rows: Iterable[StoredOffset]) -> None:
+        """Insert or replace all of these or none, as they were loaded from another catalogue."""
 
     def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]] | None) -> None:
         """Delete the group's offsets of these (topic, partition), or all of them if ``partitions`` is None."""
@@ -192,6 +208,9 @@ class Catalogue(Protocol):
     def add_pending_offsets(self, transactional_id: str, group: str, offsets: Iterable[OffsetRow]) -> None:
         """Add all of these or none. They become committed offsets when the transaction completes."""
 
+    def end_pending_offsets(self, transactional_id: str, group: str, commit: bool) -> None:
+        """Commit the offsets of this group that are pending in the transaction, or drop them, in one step."""
+
     def complete_transaction(self, row: TransactionRow, commit: bool) -> None:
         """Save the row, and commit its pending offsets (``commit``) or drop them, in one step."""
 
@@ -200,6 +219,9 @@ class Catalogue(Protocol):
 
     def allocate_producer_ids(self, n: int) -> int:
         """The first of ``n`` consecutive producer ids that were never allocated before. Allocation starts at 0."""
+
+    def next_producer_id(self) -> int:
+        """The id that will be allocated next."""
 
     # Security -------------------------------------------------------------------------------------------------------
 
@@ -236,15 +258,47 @@ class Catalogue(Protocol):
     def delete_topic_cursors(self, topic_ids: Iterable[uuid.UUID]) -> None:
         """Delete all cursors of these topics."""
 
-    def load_documents(self, kind: str) -> Iterable[tuple[str, bytes]]:
-        """Key and body of each document of this kind, in no particular order. Each kind belongs to one service, and so does its
-        format."""
+    def load_documents(self, kind: str, prefix: str = "") -> Iterable[tuple[str, bytes]]:
+        """Key and body of each document of this kind whose key begins with ``prefix``, in no particular order. Each kind belongs
+        to one service, and so does its format."""
+
+    def document_kinds(self) -> list[str]:
+        """The kinds of which there are documents, sorted."""
 
     def alter_documents(self, changes: Iterable[tuple[str, str, bytes | None]]) -> None:
         """Set the body of (kind, key), or remove the document if the body is None: all of these or none."""
 
+    def add_documents(self, documents: Iterable[tuple[str, str, bytes]]) -> None:
+        """Make those of these (kind, key, body) that are not there: all of them or none. The others stay as they are."""
+
+    def delete_other_documents(self, kind: str, keys: Iterable[str], body: bytes) -> None:
+        """Delete the documents of these keys that do not have this body: all of them or none."""
+
     def delete_documents(self, kind: str, prefix: str) -> None:
         """Delete all documents of this kind whose key begins with ``prefix``, which is not empty."""
+
+    # Files in the object store --------------------------------------------------------------------------------------
+
+    def load_remote_files(self) -> Iterable[RemoteFile]:
+        """All files whose bytes are in the object store, in no particular order."""
+
+    def alter_remote_files(self, put: Iterable[RemoteFile], removed: Iterable[str], now_ms: int) -> None:
+        """Remove the files with these paths, then insert or replace those of ``put``: all of it or nothing. Missing files are
+        ignored.
+
+        An object that a removed or replaced file referred to, and that no file refers to afterwards, is condemned in the same
+        step, with ``now_ms`` as the time. An object that a file of ``put`` refers to is no longer condemned.
+        """
+
+    def rename_remote_files(self, old: str, new: str, now_ms: int) -> None:
+        """Rename the file ``old``, or all files below the directory ``old``, in one step. Files with the new paths are replaced,
+        which may condemn their objects. Does nothing if there is no such file."""
+
+    def condemned_objects(self) -> list[tuple[str, int]]:
+        """Key of each object that is to be deleted from the object store, and since when (wall clock, ms); sorted by key."""
+
+    def forget_objects(self, keys: Iterable[str]) -> None:
+        """Remove these from ``condemned_objects``: they have been deleted from the object store."""
 
     # The rest -------------------------------------------------------------------------------------------------------
 
@@ -263,6 +317,9 @@ class Catalogue(Protocol):
 
     def set_meta(self, key: str, value: str) -> None:
         """Store a value under the key."""
+
+    def load_meta(self) -> dict[str, str]:
+        """All keys with their values."""
 
     def close(self) -> None:
         """Release the files. No method may be called afterwards."""

@@ -110,6 +110,15 @@ CREATE TABLE transaction_additions (
 ) WITHOUT ROWID;
 """
 
+# 8: files whose bytes are in objects of the object store, and objects that no file refers to any longer.
+_REMOTE_FILES = """
+CREATE TABLE remote_files (
+    path TEXT PRIMARY KEY, object TEXT NOT NULL, position INTEGER NOT NULL, size INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX remote_files_by_object ON remote_files (object);
+CREATE TABLE condemned_objects (object TEXT PRIMARY KEY, since_ms INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
 _LAYOUTS = (
     _TOPICS_AND_GROUPS,
     _TRANSACTIONS,
@@ -118,6 +127,7 @@ _LAYOUTS = (
     _CURSORS,
     _NEXT_PRODUCER,
     _TRANSACTION_ADDITIONS,
+    _REMOTE_FILES,
 )
 
 # Increases with each change of the tables that an older broker would misread.
@@ -172,30 +182,50 @@ class SqliteDatabase:
             logger.warning("catalogue_opened_exclusively", path=path, reason=str(error))
 
     def write(self, change: Callable[[Connection], T]) -> T:
-        """Run ``change`` in a transaction and commit it. Raises StorageError, or UnknownOutcome, if that fails."""
+        """Run ``change`` in a transaction and commit it. Raises StorageError, or UnknownOutcome, if that fails.
+
+        On a full disk it is called again, if the write-ahead log can be emptied: to delete a topic must not need room.
+        """
         with self._lock:
-            if self._uncertain and (error := self._overwrite_failed_commit()) is not None:
-                raise StorageError(f"The catalogue could not be written: {error}") from error
-            connection = self._connection
-            committing = False
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    result = change(connection)
-                    committing = True
-                    connection.execute("COMMIT")
-                except BaseException:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
+                return self._write(change)
+            except StorageError as error:
+                is_full = getattr(error.__cause__, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+                if not is_full or self._uncertain or not self._empty_log():
                     raise
-            except sqlite3.Error as error:
-                message = f"The catalogue could not be written: {error}"
-                if committing and getattr(error, "sqlite_errorcode", 0) not in _NOT_WRITTEN:
-                    self._uncertain = True
-                    if self._overwrite_failed_commit() is not None:
-                        raise UnknownOutcome(f"{message}; the next start will show whether it was") from error
-                raise StorageError(message) from error
-            return result
+            return self._write(change)
+
+    def _write(self, change: Callable[[Connection], T]) -> T:
+        if self._uncertain and (error := self._overwrite_failed_commit()) is not None:
+            raise StorageError(f"The catalogue could not be written: {error}") from error
+        connection = self._connection
+        committing = False
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                result = change(connection)
+                committing = True
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            message = f"The catalogue could not be written: {error}"
+            if committing and getattr(error, "sqlite_errorcode", 0) not in _NOT_WRITTEN:
+                self._uncertain = True
+                if self._overwrite_failed_commit() is not None:
+                    raise UnknownOutcome(f"{message}; the next start will show whether it was") from error
+            raise StorageError(message) from error
+        return result
+
+    def _empty_log(self) -> bool:
+        """Bring what is in the write-ahead log into the database, whose pages are there, and give the log's room back."""
+        try:
+            ((busy, _, _),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error:
+            return False
+        return not busy
 
     def read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query. Raises StorageError."""
@@ -285,6 +315,8 @@ class SqliteDatabase:
         execute("PRAGMA synchronous=FULL")
         if version < LAYOUT_VERSION:
             connection.executescript(upgrade_script(version))
+            # The tables' pages are in the database from now on, so that a full disk can be relieved of the log (``_empty_log``).
+            execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         problem = execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise sqlite3.DatabaseError(problem)

@@ -119,7 +119,10 @@ LOG_SIZE = _gauge("kafka_log_log_size", "Size of a log in bytes.", "topic", "par
 LOG_SEGMENTS = _gauge("kafka_log_log_numlogsegments", "Segments of a log.", "topic", "partition")
 PARTITION_OLDEST_OFFSET = _gauge("kafka_topic_partition_oldest_offset", "Log start offset.", "topic", "partition")
 PARTITION_CURRENT_OFFSET = _gauge("kafka_topic_partition_current_offset", "Log end offset.", "topic", "partition")
-PARTITIONS = _gauge("kafka_server_replicamanager_partitioncount", "Partitions of all topics.")
+PARTITIONS = _gauge("kafka_server_replicamanager_partitioncount", "Partitions that this broker has.")
+CLUSTER_NODES = _gauge(
+    "broker_cluster_nodes", "Nodes of the cluster: `alive`, or `away` and being started again.", "state"
+)
 OFFLINE_PARTITIONS = _gauge(
     "kafka_controller_kafkacontroller_offlinepartitionscount",
     "Partitions that cannot be used because the machine failed.",
@@ -134,6 +137,66 @@ RECOVERY_SCANNED_BYTES = _gauge("broker_recovery_scanned_bytes", "Bytes that wer
 RECOVERY_TRUNCATED_BYTES = _gauge(
     "broker_recovery_truncated_bytes", "Bytes that were cut off the ends of logs at the start, because they were torn."
 )
+
+_section = "Journal and owner"
+
+JOURNAL_FLUSHES = _counter("broker_journal_flushes", "Flushes that the journal has, which are a row each.")
+JOURNAL_BYTES = _counter("broker_journal_bytes", "Bytes of these flushes, in rows and in objects.")
+JOURNAL_OBJECTS = _counter("broker_journal_objects", "Flushes that were too large for a row, and put into an object.")
+JOURNAL_FAILURES = _counter(
+    "broker_journal_failures", "Attempts to ship that database or object store have failed; each is tried again."
+)
+JOURNAL_FLUSH_SECONDS = _histogram(
+    "broker_journal_flush_seconds", "How long a flush took, from its begin to its commit (s).", _FSYNC_BOUNDS
+)
+JOURNAL_ROWS = _gauge("broker_journal_rows", "Rows of the journal: a take-over reads them all.")
+JOURNAL_SIZE = _gauge("broker_journal_size_bytes", "Bytes of the journal's rows and of their objects.")
+OWNER_EPOCH = _gauge("broker_owner_epoch", "How often the state has been taken over.")
+OWNER_LEADING = _gauge(
+    "broker_owner_leading", "Whether this broker has its lease (1). Without it, it serves nobody (0)."
+)
+OWNER_LEASE_SECONDS = _gauge("broker_owner_lease_left_seconds", "What is left of the lease (s), if it is not renewed.")
+
+_section = "Tiered storage"
+
+REMOTE_FETCH_BYTES = _counter(
+    "kafka_server_brokertopicmetrics_remotefetchbytes", "Bytes that were read from the object store."
+)
+REMOTE_FETCH_REQUESTS = _counter(
+    "kafka_server_brokertopicmetrics_remotefetchrequests", "Pieces of segments that were asked of the object store."
+)
+REMOTE_FETCH_ERRORS = _counter(
+    "kafka_server_brokertopicmetrics_remotefetcherrors", "Pieces of segments that could not be had."
+)
+REMOTE_COPY_BYTES = _counter(
+    "kafka_server_brokertopicmetrics_remotecopybytes", "Bytes that were uploaded to the object store, with indexes."
+)
+REMOTE_COPY_REQUESTS = _counter(
+    "kafka_server_brokertopicmetrics_remotecopyrequests", "Segments that were uploaded to the object store."
+)
+REMOTE_COPY_ERRORS = _counter(
+    "kafka_server_brokertopicmetrics_remotecopyerrors", "Uploads that the object store failed; each is tried again."
+)
+REMOTE_DELETE_REQUESTS = _counter(
+    "kafka_server_brokertopicmetrics_remotedeleterequests", "Segments that were deleted from the object store."
+)
+REMOTE_DELETE_ERRORS = _counter(
+    "kafka_server_brokertopicmetrics_remotedeleteerrors", "Deletions that the object store failed; each is tried again."
+)
+REMOTE_COPY_LAG_BYTES = _gauge(
+    "kafka_server_brokertopicmetrics_remotecopylagbytes", "Bytes of closed segments that are to be uploaded."
+)
+REMOTE_COPY_LAG_SEGMENTS = _gauge(
+    "kafka_server_brokertopicmetrics_remotecopylagsegments", "Closed segments that are to be uploaded."
+)
+REMOTE_LOG_BYTES = _gauge(
+    "kafka_server_brokertopicmetrics_remotelogsizebytes", "Bytes of segments in the object store, with indexes."
+)
+REMOTE_CACHE_BYTES = _gauge(
+    "broker_remote_cache_bytes",
+    "Bytes of pieces of segments that were read from the object store and are kept on the disk.",
+)
+REMOTE_CACHE_HITS = _counter("broker_remote_cache_hits", "Pieces of segments that were found on the disk.")
 
 _section = "Producers and transactions"
 

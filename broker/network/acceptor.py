@@ -157,12 +157,13 @@ class Acceptor:
                 self._quotas.refund(endpoint.name)
                 self._throttle(socket, endpoint, now + throttle_s)
                 continue
+            suspensions = self._quotas.suspensions  # before it is counted: a suspension from here on closes it
             if not self._quotas.open(host, endpoint.name):
                 self.refused += 1
                 socket.close()
                 continue
             self.accepted += 1
-            peer = Peer(host, port, endpoint.name, local)
+            peer = Peer(host, port, endpoint.name, local, suspensions)
             new = NewConnection(socket, peer, endpoint.service, endpoint.frame_max, endpoint.tls, now, now)
             if not self._assign(new):
                 self._held = new

@@ -38,7 +38,7 @@ from broker.network.mute import (
     MuteEvent,
     next_holds,
 )
-from broker.network.new_connection import NewConnectionQueue
+from broker.network.new_connection import NewConnection, NewConnectionQueue
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Mailbox, Request
 from broker.runtime.clock import Clock
@@ -116,6 +116,9 @@ class ConnectionTable:
         waiting = self.arrivals.waiting
         while waiting:
             new = waiting.popleft()
+            if self._quotas.outlived(new.peer):
+                self._refuse(new)
+                continue
             try:
                 session = new.service.connect(new.peer)
                 assert session.in_flight_max in (0, 1), "a session is muted per request, or never"
@@ -137,14 +140,17 @@ class ConnectionTable:
                     self.handshakes.start(connection, secured, new.tls)
             except Exception as error:  # the seam: a service that can't take one connection may take the next
                 log.error("connection_failed", exc_info=error, peer=new.peer.host, listener=new.peer.listener)
-                self._quotas.close(new.peer.host, new.peer.listener)
-                new.socket.close()
+                self._refuse(new)
                 continue
             self.all[connection] = None
             if self._traces is not None:
                 self._traces.arrived(new, self._number, self._clock.monotonic())
         if self.arrivals.turned_away():
             self._on_room()
+
+    def _refuse(self, new: NewConnection) -> None:
+        self._quotas.close(new.peer.host, new.peer.listener)
+        new.socket.close()
 
     def set_interest(self, connection: ProcessorConnection, events: int) -> None:
         """Have the poller watch it for these events; 0 = for none."""
@@ -234,6 +240,15 @@ class ConnectionTable:
             connection.held = None
         self.disconnected.append(connection)
 
+    def close_outlived(self, _: None, __: None) -> None:
+        """Close the connections that were there when the broker was suspended. Requests in flight go on; their answers have
+        nowhere to go."""
+        for connection in [each for each in self.all if self._quotas.outlived(each.peer)]:
+            self.disconnect(connection)
+
+    def has_outlived(self, connection: ProcessorConnection) -> bool:
+        return self._quotas.outlived(connection.peer)
+
     def failed(self, target: Any, error: Exception) -> None:
         """Work of the inbox has failed: close the connection that it was about (``target``, or that of the request)."""
         log.error("answer_failed", exc_info=error)
@@ -257,8 +272,7 @@ class ConnectionTable:
             self.disconnect(connection)
         while self.arrivals.waiting:
             new = self.arrivals.waiting.popleft()
-            self._quotas.close(new.peer.host, new.peer.listener)
-            new.socket.close()
+            self._refuse(new)
         self.tell_disconnected()
         for buffer in self.lent.values():
             self._memory.forget(buffer)

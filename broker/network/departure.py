@@ -208,6 +208,9 @@ class Moving:
             log.error("connection_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
             table.disconnect(connection)
             return
+        if table.has_outlived(connection):  # while it was on its way
+            table.disconnect(connection)
+            return
         if connection.outgoing:
             self._expiry.note_unread(connection)
         if moved.handshake is not None:
@@ -250,7 +253,7 @@ class Moving:
             for moved in moving:
                 table.disconnect(moved.connection)
         table.keep_lent_of_own()
-        self._sending.dirty.clear()
+        self._sending.forget_all()
         self._turns.runnable.clear()
         return departure.end()
 

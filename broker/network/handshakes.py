@@ -7,7 +7,7 @@ ready handshakes take turns. While its handshake lasts, a connection has the hol
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -16,9 +16,11 @@ from broker.network.connection import ProcessorConnection
 from broker.network.mute import HANDSHAKING, MuteEvent, next_holds
 from broker.runtime.clock import Clock
 from broker.runtime.poller import READ
-from broker.runtime.tls import TlsSocket
 from broker.security.principal import NoRuleMatches
 from broker.security.tls_listener import TlsListener
+
+if TYPE_CHECKING:
+    from broker.runtime.tls import TlsSocket
 
 log = get_logger("network")
 
@@ -41,7 +43,7 @@ class HandshakeStats:
 class Handshake:
     """One that has not ended."""
 
-    socket: TlsSocket
+    socket: "TlsSocket"
     tls: TlsListener
     deadline: float  # Clock.monotonic() s
 
@@ -71,7 +73,7 @@ class Handshakes:
     def __len__(self) -> int:
         return len(self._running)
 
-    def start(self, connection: ProcessorConnection, socket: TlsSocket, tls: TlsListener) -> None:
+    def start(self, connection: ProcessorConnection, socket: "TlsSocket", tls: TlsListener) -> None:
         """``connection`` is about to be registered for READ."""
         connection.holds = next_holds(connection.holds, MuteEvent.HANDSHAKE_STARTED)
         self._running[connection] = Handshake(socket, tls, self._clock.monotonic() + self._timeout_s)

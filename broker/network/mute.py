@@ -3,7 +3,7 @@
 ``ProcessorConnection.holds`` has one bit for each reason. While it is 0 the connection is *receptive*: its processor reads from
 it and takes requests out of what it has read. Only the connection's processor sets and clears the bits, in the
 methods named here, which are those of `receiving.py`, `sending.py`, `connections.py`, `waiters.py` and
-`handshakes.py`:
+`handshakes.py`, and `Processor.relieve`:
 
 | hold | set by | cleared by | reason |
 |---|---|---|---|
@@ -16,6 +16,7 @@ methods named here, which are those of `receiving.py`, `sending.py`, `connection
 | DRAINING | DRAIN_STARTED, `begin_draining` | never | The processor takes no further request. |
 | CLOSING | CLOSE_STARTED, `start_closing` | never | It is closed, or will be once the queued bytes have left. |
 | HANDSHAKING | HANDSHAKE_STARTED, `Handshakes` | HANDSHAKE_ENDED, `Handshakes` | The TLS handshake has not ended. |
+| RELIEVED | THREAD_RELIEVED, `Processor.relieve` | THREAD_RETURNED, `go_on` | The thread that handles its request was relieved. |
 
 RESPONSE_UNSENT is set only beside RESPONSE_PENDING. A service that streams may set UNWRITABLE as well (``Connection.writable``).
 An event that changes nothing is a bug: a hold is not set twice, nor cleared twice, and ``next_holds`` raises AssertionError.
@@ -55,6 +56,7 @@ class Hold(IntFlag):
     DRAINING = 64
     CLOSING = 128
     HANDSHAKING = 256
+    RELIEVED = 512
 
 
 class MuteEvent(IntEnum):
@@ -73,6 +75,8 @@ class MuteEvent(IntEnum):
     CLOSE_STARTED = 12
     HANDSHAKE_STARTED = 13
     HANDSHAKE_ENDED = 14
+    THREAD_RELIEVED = 15
+    THREAD_RETURNED = 16
 
 
 class MuteState(IntEnum):
@@ -98,6 +102,7 @@ TABLE: Final[dict[Hold, tuple[MuteEvent, MuteEvent | None]]] = {
     Hold.DRAINING: (_E.DRAIN_STARTED, None),
     Hold.CLOSING: (_E.CLOSE_STARTED, None),
     Hold.HANDSHAKING: (_E.HANDSHAKE_STARTED, _E.HANDSHAKE_ENDED),
+    Hold.RELIEVED: (_E.THREAD_RELIEVED, _E.THREAD_RETURNED),
 }
 
 RESPONSE_PENDING: Final = int(Hold.RESPONSE_PENDING)
@@ -109,6 +114,7 @@ UNWRITABLE: Final = int(Hold.UNWRITABLE)
 DRAINING: Final = int(Hold.DRAINING)
 CLOSING: Final = int(Hold.CLOSING)
 HANDSHAKING: Final = int(Hold.HANDSHAKING)
+RELIEVED: Final = int(Hold.RELIEVED)
 
 # By event: the bits that it sets and the bits that it clears.
 _SETS = [sum(int(hold) for hold, (set_by, _) in TABLE.items() if set_by is event) for event in MuteEvent]

@@ -88,7 +88,7 @@ class Attachment(Protocol):
         """What the processor's poller watches. It stays the same."""
 
     def attach(self) -> None:
-        """The thread has started."""
+        """The thread has started, or another one has taken its place (see ``relief.py``)."""
 
     def ready(self) -> None:
         """``source`` is readable."""

@@ -16,8 +16,9 @@ from broker.network.memory_pool import MemoryPool
 from broker.network.new_connection import Attachment
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
+from broker.network.relief import Relievable, Watch
 from broker.network.request_channel import Handler, RequestChannel
-from broker.network.service import Outbox
+from broker.network.service import Outbox, Request
 from broker.network.work import LANES
 from broker.runtime import Runtime
 from broker.runtime.run_token import TokenHolder
@@ -72,6 +73,8 @@ class Plane:
         self.times: list[RequestTimes] = []
         self._free_times: list[RequestTimes] = []
         self._handled_before = 0  # by handlers that are gone
+        self.watch = Watch(lambda: self.processors, self._relieve)
+        self._relieved: list[ThreadHandle] = []  # threads that others have taken the place of
         self.left_behind = 0  # threads that did not end when they were asked to: their resources are still in use
         self._threads: dict[int, ThreadHandle] = {}  # by id(body)
         self._processors_started = 0
@@ -101,6 +104,8 @@ class Plane:
         self.acceptor = Acceptor(endpoints, self._quotas, self._runtime.new_poller(), self._runtime.clock)
         self.resize(self._wanted_processors)
         self._spawn(f"{self.name}acceptor", self.acceptor)
+        if self._runtime.disk_may_hang:
+            self._spawn(f"{self.name}watch", self.watch)
 
     def resize(self, processors: int) -> None:
         """Change the number of processors. A removed processor hands its connections over to the others."""
@@ -161,8 +166,9 @@ class Plane:
         # that the handlers' answers are still sent.
         clock = self._runtime.clock
         self._stopping = True
-        with self._resizing:  # a concurrent resize sees that
+        with self._resizing:  # a concurrent resize, or relief, sees that
             pass
+        self._end(self.watch)
         for bodies in (self.handlers.copy(), self.processors):
             threads = [self._threads[id(body)] for body in bodies if id(body) in self._threads]
             # Twice: a wake-up reaches any one of the handlers, whether or not it has been asked to stop.
@@ -174,12 +180,31 @@ class Plane:
                 if self._end(body, LEAST_PATIENCE_S) and isinstance(body, Processor):
                     body.close()
         self.processors = []
+        for thread in self._relieved:  # they have been asked to stop
+            if not self._wait_until(lambda relieved=thread: not relieved.alive(), LEAST_PATIENCE_S):  # type: ignore[misc]
+                log.warning("thread_left_behind", body=thread.name)
+                self.left_behind += 1
+        self._relieved = []
+
+    def _relieve(self, processor: Relievable, request: Request) -> bool:
+        """On the watch's thread: have another thread step the processor."""
+        assert isinstance(processor, Processor)
+        with self._resizing:
+            if self._stopping or processor not in self.processors:
+                return False
+            return processor.relieve(request, lambda: self._replace_thread(processor))
+
+    def _replace_thread(self, processor: Processor) -> None:
+        old = self._threads.pop(id(processor))
+        old.ask_to_stop()
+        self._relieved = [*(each for each in self._relieved if each.alive()), old]
+        self._spawn(old.name, processor)
 
     def _new_processor(self, on_room: Callable[[], None]) -> Processor:
         times = self._free_times.pop() if self._free_times else RequestTimes()
         if not any(each is times for each in self.times):
             self.times.append(times)
-        return Processor(
+        processor = Processor(
             self._processors_started,
             times=times,
             settings=self._settings,
@@ -195,6 +220,9 @@ class Plane:
             token=None if self._token is None else TokenHolder(self._token),
             attachment=self._attach(),
         )
+        if self._runtime.disk_may_hang:
+            processor.watch()
+        return processor
 
     def _spawn(self, name: str, body: Body) -> None:
         self._threads[id(body)] = self._runtime.threads.spawn(name, body, self._on_crash)

@@ -11,10 +11,12 @@ This module is the loop, whose seven steps are Kafka's, and the inbox. The rest 
 | `connections.py` | opens, registers and closes connections; `Turns`: which one may go on, for how long, and what ends a mute |
 | `receiving.py` | reads from sockets, cuts frames, runs requests or hands them to the handlers |
 | `sending.py` | queues and sends answers; the high-water mark |
+| `leased_sending.py` | in its place where the broker leads by a lease |
 | `waiters.py` | connections that wait for the request channel or for memory |
 | `handshakes.py` | TLS handshakes |
 | `expiry.py` | idle, slow and excess connections |
 | `departure.py` | hands the connections over when the processor leaves |
+| `relief.py` | has another thread go on when a disk keeps this one |
 | `metrics/request_times.py` | measures requests |
 
 All of them run on the processor's thread, unless a module says otherwise.
@@ -22,6 +24,7 @@ All of them run on the processor's thread, unless a module says otherwise.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -33,14 +36,15 @@ from broker.network.connection import ProcessorConnection
 from broker.network.connections import WHOLE_TURN, WHOLE_TURNS, ConnectionTable, ProcessorStats, Turns
 from broker.network.departure import Departure, Heir, Moving, Work
 from broker.network.expiry import Expiry, Unsent
+from broker.network.leased_sending import Gate, LeasedSending
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import HANDSHAKING
 from broker.network.new_connection import Attachment, NewConnection
 from broker.network.quota import ConnectionQuotas
-from broker.network.receiving import Receiving
+from broker.network.receiving import Receiving, Relieved, Seat
 from broker.network.request_channel import RequestChannel
 from broker.network.sending import Sending
-from broker.network.service import Outbox, Verb
+from broker.network.service import Outbox, Request, Verb
 from broker.runtime.clock import Clock
 from broker.runtime.poller import READ, WRITE, Poller, Ready
 from broker.runtime.run_token import KEEP_S, TokenHolder
@@ -57,6 +61,7 @@ class ProcessorSettings:
     low_water_bytes: int
     handshake_timeout_s: float = 10.0  # handshake_timeout_ms
     traces: Traces | None = None  # None: no request is traced
+    gate: Gate | None = None  # None: the broker needs no lease
 
 
 class Processor:
@@ -99,6 +104,9 @@ class Processor:
         self._unsent = unsent
         self._attachment = attachment
         self._attached = False
+        self._was_relieved = False  # and its present thread has not begun yet
+        # None: its thread is never relieved (see ``relief.py``).
+        self.seat: Seat | None = None
         self._inbox: deque[Work] = deque()
         self._room = False  # set from other threads: the channel or the pool has room again
         # Set when the processor is to go: the processors among which its connections are divided.
@@ -134,7 +142,8 @@ class Processor:
             unsent=self._unsent,
             quotas=quotas,
         )
-        self._sending = Sending(
+        new_sending = Sending if settings.gate is None else partial(LeasedSending, settings.gate, self.submit)
+        self._sending = new_sending(
             table,
             turns,
             measuring,
@@ -176,6 +185,7 @@ class Processor:
         self.push = self._sending.push
         self.call = self._sending.call
         self.hand_over = self._receiving.hand_over
+        self.go_on = self._receiving.go_on
         self.give_back = self._table.give_back
         self.throttle = self._turns.throttle
         self.take_over = self._moving.take_over
@@ -200,13 +210,25 @@ class Processor:
 
     def submit(self, verb: Verb, target: Any, argument: Any) -> None:
         """Run ``verb(target, argument)`` on the processor's thread: at once if this is it, else soon."""
+        seat = self.seat  # before the comparison: `relieve` changes it after ``_ident``
         if self._get_ident() == self._ident:
-            verb(target, argument)
-        else:
-            self._inbox.append((verb, target, argument))
-            if self.departure.begun:
-                self.departure.forward()
-            self._poller.wakeup()
+            request = None if seat is None else seat.request
+            if request is None:
+                verb(target, argument)
+                return
+            assert seat is not None
+            with seat.lock:
+                if not seat.relieved:  # it is handling a request that may wait
+                    seat.request = None  # what the verb leads to finds the seat taken
+                    try:
+                        verb(target, argument)
+                    finally:
+                        seat.request = request
+                    return
+        self._inbox.append((verb, target, argument))
+        if self.departure.begun:
+            self.departure.forward()
+        self._poller.wakeup()
 
     def leave(self, heirs: Callable[[], Sequence[Heir]]) -> None:
         """Accept no further connection, and hand all of them over to ``heirs`` at the end of the next step. Then
@@ -215,10 +237,40 @@ class Processor:
         self._heirs = heirs
         self._poller.wakeup()
 
+    def watch(self) -> None:
+        """Let its thread be relieved. Before it starts."""
+        self.seat = self._receiving.seat = Seat()
+
+    def relieve(self, request: Request, on_relieved: Callable[[], None]) -> bool:
+        """Take it from its thread, if that is still handling this request. ``on_relieved`` has another thread step it."""
+        seat = self.seat
+        assert seat is not None
+        if not seat.lock.acquire(False):
+            return False
+        try:
+            if seat.request is not request:
+                return False
+            seat.relieved = True
+            self._ident = -1
+            if self._token is not None:
+                self._token.change_thread()
+            self._receiving.relieve(request)
+            self._sending.dirty = [each for each in self.connections if each.dirty]
+            self._was_relieved = True
+            self.watch()
+            on_relieved()
+        finally:
+            seat.lock.release()
+        return True
+
     def drain(self) -> None:
         """Accept no further request or connection. Requests in flight are still answered."""
         self._table.arrivals.close()
         self.submit(self._table.begin_draining, None, None)
+
+    def close_outlived(self) -> None:
+        """Close the connections that were there when the broker was suspended (``ConnectionQuotas.suspend``)."""
+        self.submit(self._table.close_outlived, None, None)
 
     @property
     def drained(self) -> bool:
@@ -238,7 +290,17 @@ class Processor:
     # -- the steps ----------------------------------------------------------------------------------------------------
 
     def step(self, timeout: float | None) -> bool:
+        try:
+            return self._step(timeout)
+        except Relieved:
+            return False
+
+    def _step(self, timeout: float | None) -> bool:
         self._ident = self._get_ident()
+        if self._was_relieved:
+            self._was_relieved = False
+            if self._attachment is not None and self._attached:
+                self._attachment.attach()
         if self._attachment is not None and not self._attached:
             self._attach(self._attachment)
         if self._heirs is not None and self.departure.over:  # its senders pass on everything in the inbox

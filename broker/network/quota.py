@@ -10,6 +10,9 @@ connections; one lock. The limits may change at run time (``configure``).
 - The control listener is protected: it may have its own number whatever the others have. If there are too many altogether, the
   processors close connections of the other listeners (``evict``).
 
+While the broker is suspended, its listeners take no connection: a new one is closed at once, so that its client looks for another
+broker. Processors close those that there are, also if the broker goes on before they come to it (``outlived``).
+
 A rate is a token bucket of one second: after a pause, as many may come at once as come in a second.
 
 *Delivered bytes.* Messages of Pulsar's consumers and buffers of the shuffle service's readers are delivered unasked and count for
@@ -33,7 +36,7 @@ from functools import partial
 
 import attrs
 
-from broker.network.service import Connection, Outbox
+from broker.network.service import Connection, Outbox, Peer
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
@@ -98,6 +101,9 @@ class ConnectionQuotas:
         self.throttled: Counter[str] = Counter()  # the address opened them too fast
         self.evicted: Counter[str] = Counter()
         self._protected: dict[str, int] = {}
+        self.suspensions = 0  # only goes up; any thread may read it
+        self._suspended: frozenset[str] = frozenset()  # listeners that may have no connections now
+        self._suspending: frozenset[str] = frozenset()  # those that could not have any when it was suspended last
         self._broker = Bucket(0.0, max_per_second)
         self._listeners: dict[str, Bucket] = {}
         self._addresses: dict[str, Bucket] = {}
@@ -118,6 +124,20 @@ class ConnectionQuotas:
             self.per_address_overrides = dict(per_address_overrides)
             self.max_per_second = max_per_second
             self.listeners = dict(listeners or {})
+
+    def suspend(self, listeners: frozenset[str]) -> None:
+        """From any thread: these listeners may have no connections until ``resume``."""
+        with self._lock:
+            self._suspended = self._suspending = listeners
+            self.suspensions += 1
+
+    def resume(self) -> None:
+        with self._lock:
+            self._suspended = frozenset()
+
+    def outlived(self, peer: Peer) -> bool:
+        """True if the broker was suspended after it accepted this connection, which is to be closed. From any thread."""
+        return peer.suspensions != self.suspensions and peer.listener in self._suspending
 
     def protect(self, listener: str, max_connections: int) -> None:
         """At the start: this listener may have so many, whatever the others have."""
@@ -193,8 +213,10 @@ class ConnectionQuotas:
         return min(delay, _THROTTLE_MAX_S)
 
     def open(self, address: str, listener: str) -> bool:
-        """Count a new connection. False, and not counted, if its address has reached its limit."""
+        """Count a new connection. False, and not counted, if its address has reached its limit or its listener is suspended."""
         with self._lock:
+            if listener in self._suspended:
+                return False
             limit = self.per_address_overrides.get(address, self.max_per_address)
             if self._per_address[address] >= limit:
                 self.refused[listener] += 1

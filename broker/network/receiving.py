@@ -12,6 +12,9 @@ Tests: tests/network/test_processor.py, tests/network/test_request_memory.py.
 """
 
 from collections.abc import Callable
+from typing import Any
+
+import attrs
 
 from broker.log import get_logger
 from broker.metrics.request_times import Measuring
@@ -23,6 +26,7 @@ from broker.network.mute import (
     CLOSING,
     HANDSHAKING,
     MEMORY_SHORT,
+    RELIEVED,
     RESPONSE_PENDING,
     RESPONSE_UNSENT,
     THROTTLED,
@@ -30,11 +34,12 @@ from broker.network.mute import (
 )
 from broker.network.request_channel import RequestChannel
 from broker.network.sending import Sending
-from broker.network.service import Handover, Outbox, Request, Violations
+from broker.network.service import Handover, Outbox, Request, Service, Violations
 from broker.network.waiters import ChannelWaiters, MemoryWaiters
 from broker.runtime.net import WOULD_BLOCK
 from broker.runtime.poller import READ
 from broker.runtime.run_token import LARGE_BYTES
+from broker.runtime.threads import Lock
 from protocol.errors import ProtocolError
 
 log = get_logger("network")
@@ -53,6 +58,41 @@ _LAST_TURNS = 64
 _ENDS_TURN = RESPONSE_PENDING | THROTTLED | CLOSING
 # Connections with these are not registered for reading.
 _UNREGISTERED = MEMORY_SHORT | CLOSING
+
+
+class Relieved(BaseException):
+    """This thread does not work for its processor any more, and ends. Not an Exception: no seam may catch it."""
+
+
+class Seat:
+    """Who works for a processor. Each of its threads has a seat of its own."""
+
+    __slots__ = ("lock", "relieved", "request")
+
+    def __init__(self) -> None:
+        self.lock = Lock()  # held by the thread, except while it handles ``request``
+        self.lock.acquire()
+        self.request: Request | None = None  # set by the thread; any thread reads it
+        self.relieved = False  # under ``lock``
+
+    def come_back(self) -> bool:
+        """True if the thread still works for the processor: then it has the seat again."""
+        self.lock.acquire()
+        if self.relieved:
+            self.lock.release()
+            return False
+        return True
+
+
+@attrs.frozen
+class Rest:
+    """What is left of the bytes that a relieved thread was handling: ``view[start:end]``, after ``request``."""
+
+    request: Request
+    view: memoryview
+    start: int
+    end: int
+    shared: bool  # ``view`` is the processor's receive buffer, not the connection's
 
 
 class Receiving:
@@ -86,6 +126,7 @@ class Receiving:
         self._monotonic = monotonic
         self._give_token = give_token
         self._on_room = on_room
+        self.seat: Seat | None = None  # the processor's
         self._view = memoryview(bytearray(_RECEIVE_BYTES))
         self._violations = Violations(log)
 
@@ -96,7 +137,7 @@ class Receiving:
         if connection.holds:
             self._mute(connection)
             return
-        own = connection.received
+        own, view = connection.received, self._view
         held = own.held
         try:
             if held:
@@ -110,9 +151,9 @@ class Receiving:
                 got = connection.socket.recv_into(own.space(connection.frame_size))
             elif self._memory.exhausted:
                 # Small requests are still served. Of a large one, no more is read than may be kept in any case.
-                got = connection.socket.recv_into(self._view[:SMALL_BYTES])
+                got = connection.socket.recv_into(view[:SMALL_BYTES])
             else:
-                got = connection.socket.recv_into(self._view)
+                got = connection.socket.recv_into(view)
         except OSError:
             self._table.disconnect(connection)
             return
@@ -130,10 +171,10 @@ class Receiving:
             own.end += got
             self._dispatch_own(connection)
         else:
-            consumed = self.dispatch(connection, self._view, 0, got, shared=True)
+            consumed = self.dispatch(connection, view, 0, got, shared=True)
             if consumed < got and not connection.holds & CLOSING:
                 try:
-                    own.keep(self._view[consumed:got], self._on_room)
+                    own.keep(view[consumed:got], self._on_room)
                 except MemoryError as error:
                     self._refuse_memory(connection, error)
                     return
@@ -315,7 +356,13 @@ class Receiving:
                     if connection.held is not None:
                         break
                     continue
-                service.handle(request, self._outbox, prepared)
+                if request.may_wait and self.seat is not None:
+                    if not self._handle_aside(service, request, prepared, self.seat):
+                        rest = Rest(request, view, start, end, shared)
+                        connection.processor.submit(connection.processor.go_on, connection, rest)
+                        raise Relieved
+                else:
+                    service.handle(request, self._outbox, prepared)
                 if sequential:
                     if connection.in_flight is request:
                         measuring.parked(request)
@@ -337,11 +384,62 @@ class Receiving:
                 turns.run_later(connection)
         except Exception as error:
             self._failed(connection, error)
-        finally:
-            turns.dispatching = None
+        # Not in a `finally`: a thread that was relieved leaves the processor alone.
+        turns.dispatching = None
         if taken and not shared:
             connection.received.last_frame = taken
         return start
+
+    def _handle_aside(self, service: Service, request: Request, prepared: Any, seat: Seat) -> bool:
+        """Handle a request that may wait for a disk. False if another thread has gone on here meanwhile."""
+        failure = None
+        seat.request = request
+        seat.lock.release()
+        try:
+            service.handle(request, self._outbox, prepared)
+        except Exception as error:
+            failure = error
+        if seat.come_back():
+            seat.request = None
+            if failure is not None:
+                raise failure
+            return True
+        if failure is not None:  # the seam: as for a request that fails on a handler
+            log.error("request_failed", exc_info=failure, peer=request.connection.peer.host)
+            self._outbox.close(request)
+        request.done = True
+        return False
+
+    def relieve(self, request: Request) -> None:
+        """Go on without the request that this thread's predecessor is handling. On no thread of the processor."""
+        connection: ProcessorConnection = request.connection  # type: ignore[assignment]
+        self._turns.dispatching = None
+        self._view = memoryview(bytearray(_RECEIVE_BYTES))  # that thread has the other
+        connection.holds |= RELIEVED
+        request.done = False
+        self._measuring.parked(request)
+
+    def go_on(self, connection: ProcessorConnection, rest: Rest) -> None:
+        """The predecessor has handled its request. A verb of `Mailbox`."""
+        if connection.closed:
+            self._table.give_back(rest.request)
+            return
+        connection.holds &= ~RELIEVED
+        own = connection.received
+        if rest.shared:
+            if rest.start < rest.end:
+                try:
+                    own.keep(rest.view[rest.start : rest.end], self._on_room)
+                except MemoryError as error:
+                    self._refuse_memory(connection, error)
+                    return
+        else:
+            own.last_frame = len(rest.request.frame)
+            if connection.in_flight is None:
+                own.consumed(rest.start)
+            else:
+                own.start = rest.start
+        self._turns.run_later(connection)
 
     def _to_handler(
         self, request: Request, handover: Handover, view: memoryview, start: int, end: int, shared: bool

@@ -181,18 +181,24 @@ class Sending:
                 self._measuring.sent(connection)
             if connection.holds & RESPONSE_UNSENT:
                 self._turns.answered(connection)
+            if connection.holds & UNWRITABLE:
+                self._drained(connection)
         else:
             self._table.set_interest(connection, connection.interest | WRITE)
             self._expiry.note_unread(connection)
             if not connection.stalled_at:
                 connection.stalled_at = self._turns.now
-        high_water = self.high_water_bytes if connection.session.in_flight_max else self._usual_high_water_bytes
-        if not connection.holds & UNWRITABLE:
-            if left > high_water:
-                connection.holds |= UNWRITABLE
-                self._stats.mutes[UNWRITABLE] += 1
-        elif left <= min(self._low_water_bytes, high_water):
-            self._drained(connection)
+            high_water = self.high_water_bytes if connection.session.in_flight_max else self._usual_high_water_bytes
+            if not connection.holds & UNWRITABLE:
+                if left > high_water:
+                    connection.holds |= UNWRITABLE
+                    self._stats.mutes[UNWRITABLE] += 1
+            elif left <= min(self._low_water_bytes, high_water):
+                self._drained(connection)
+
+    def forget_all(self) -> None:
+        """The connections have moved to other processors, and their flags tell these."""
+        self.dirty.clear()
 
     def _drained(self, connection: ProcessorConnection) -> None:
         """Note that the peer reads again: the queued bytes have come below the low-water mark."""

@@ -47,6 +47,10 @@ class Mailbox(Protocol):
         """(request, its handover): a parked request goes to a handler."""
 
     @property
+    def go_on(self) -> Verb:
+        """(connection, a `Rest`): go on behind a request that a relieved thread has handled."""
+
+    @property
     def give_back(self) -> Verb:
         """(request, None): its handler has returned; release the memory of its frame if it was lent to the handler."""
 
@@ -76,6 +80,7 @@ class Peer:
     port: int
     listener: str  # the listener's name, e.g. "kafka"
     local: tuple[str, int]  # the broker's address on this connection
+    suspensions: int = 0  # how often the broker had been suspended before (``ConnectionQuotas.suspend``)
 
 
 class Connection(Protocol):
@@ -162,6 +167,9 @@ class Request:
     kind: str = "other"
     # How many of the client's requests it stands for, for the metrics.
     count: int = 1
+    # Whether a processor that handles it may be kept by a disk. Then a handler could handle it as well, with what ``inline`` has
+    # returned, and it does not change the connection but through the outbox (see ``relief.py``).
+    may_wait: bool = False
 
     connection: Connection  # set by the processor
     frame: memoryview  # writable; header included
@@ -170,7 +178,8 @@ class Request:
     # once by their processor. 0 = not yet.
     taken_at: float
     handled_at: float
-    done: bool  # only for requests that go to a handler, which sets it: False until ``handle`` has returned
+    # Only for requests that go to a handler, or whose processor's thread was relieved: False until ``handle`` has returned.
+    done: bool
     # Only for requests that go to a handler: set by the processor from their `Handover`.
     lane: str | None
     prepared: Any
@@ -253,6 +262,10 @@ class Service(Protocol):
 
         ``prepared`` is the value that ``inline`` has returned, or that in its ``Handover``.
         """
+
+    def held_up(self) -> None:
+        """A request that ``may_wait`` has waited on a processor, and does still. Called again and again until it is handled. On
+        a thread of its own: the service should have handlers take such requests for about a second."""
 
     def writable(self, connection: Connection) -> None:
         """The outgoing queue was above its high-water mark and is now below the low-water mark."""

@@ -14,6 +14,7 @@ from broker.log import get_logger
 from broker.metrics import Registry
 from broker.metrics.tracing import Traces
 from broker.network.acceptor import Endpoint
+from broker.network.leased_sending import AnswersLease, Gate
 from broker.network.memory_pool import MemoryPool
 from broker.network.metrics import NetworkMetrics
 from broker.network.new_connection import Attachment
@@ -49,6 +50,7 @@ class Binding:
     frame_max: int
     control: bool = False
     tls: TlsListener | None = None  # None: no TLS
+    suspends: bool = True  # has no connections while the broker is suspended
 
 
 @attrs.frozen
@@ -74,8 +76,10 @@ class SocketServer:
         settings: SocketServerSettings,
         quotas: ConnectionQuotas,
         on_crash: Callable[[BaseException], None],
+        lease: AnswersLease | None = None,
     ) -> None:
-        """``on_crash`` is called with the exception that ended a thread, which is a bug; the broker should stop."""
+        """``on_crash`` is called with the exception that ended a thread, which is a bug; the broker should stop. ``lease``: what
+        answers of listeners that suspend need; None: nothing."""
         self.runtime = runtime
         self.settings = settings
         self.quotas = quotas
@@ -84,6 +88,8 @@ class SocketServer:
         self.memory = MemoryPool(settings.queued_max_request_bytes)
         self.timer = Timer(runtime.clock)
         self._attach: Callable[[], Attachment | None] | None = None
+        self._suspending: frozenset[str] = frozenset()  # listeners that `suspend` closes
+        self._gate = None if lease is None else Gate(lease, lambda listener: listener in self._suspending)
         self._data = self._plane(
             "",
             queue=settings.queued_max_requests,
@@ -109,6 +115,7 @@ class SocketServer:
                 listener = self._bind(binding)
                 self._bound.append((binding, listener))
                 self._addresses[binding.name] = listener.address
+            self._suspending = frozenset(binding.name for binding in bindings if binding.suspends)
         except ConfigError:
             self.unbind()
             raise
@@ -180,6 +187,17 @@ class SocketServer:
         """Change the data plane's number of handlers, before the start or while running."""
         self._data.resize_handlers(count)
 
+    def suspend(self) -> None:
+        """From any thread: close the clients' connections, and each new one at once, until ``resume``. Listeners that do not
+        suspend stay as they are. Requests in flight go on, without answers."""
+        self.quotas.suspend(self._suspending)
+        for processor in self.processors:  # one that is started later, or takes connections over, looks by itself
+            processor.close_outlived()
+
+    def resume(self) -> None:
+        """From any thread: take connections again."""
+        self.quotas.resume()
+
     def stop_accepting(self, patience_s: float = PATIENCE_S) -> None:
         for plane in self.planes:
             plane.stop_accepting(min(patience_s, PATIENCE_S))
@@ -227,6 +245,7 @@ class SocketServer:
                 settings.low_water_bytes,
                 settings.handshake_timeout_s,
                 settings.traces,
+                self._gate,
             ),
             queue=queue,
             processors=processors,

@@ -43,13 +43,15 @@ WATCHED_ALWAYS = 16
 
 # The lanes. Requests with long bodies; those that are slow by nature, because they change topics or describe everything; logins
 # that compute for milliseconds; those that may decompress what some client has written, because somebody asks for it; and those
-# whose own records have to be decompressed before they are stored. The last two take up to some 100 ms a batch.
+# whose own records have to be decompressed before they are stored. The last two take up to some 100 ms a batch. And those that
+# wait for the object store, which takes some 100 ms, too.
 BULK = "bulk"
 ADMIN = "admin"
 LOGIN = "login"
 INSPECTION = "inspection"
 VALIDATION = "validation"
-LANES = (BULK, ADMIN, LOGIN, INSPECTION, VALIDATION)
+REMOTE = "remote"
+LANES = (BULK, ADMIN, LOGIN, INSPECTION, VALIDATION, REMOTE)
 # Lanes of which one request is with a handler at a time. What they decompress may take much memory, so one batch is decompressed
 # after the other (``broker/storage/log/inspection.py``), and a second request would only keep a handler waiting.
 SERIAL = frozenset({INSPECTION, VALIDATION})

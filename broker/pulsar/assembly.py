@@ -3,16 +3,19 @@
 Tests: tests/pulsar/test_assembly.py, tests/server/test_broker_server.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
+from uuid import UUID
 
 import attrs
 
 from broker.config import BrokerConfig, Listener
+from broker.metadata.catalogue import Catalogue
 from broker.network.quota import DeliveryQuota, Throttling
-from broker.part import PartThread, ServicePart, Surroundings, endpoints
+from broker.part import PartThread, Reloads, ServicePart, Surroundings, endpoints
 from broker.pulsar import handlers
 from broker.pulsar.admin.brokers import Brokers, BrokerStats, Lookup
+from broker.pulsar.admin.gathering import Gathering
 from broker.pulsar.admin.non_persistent import NonPersistent
 from broker.pulsar.admin.policies import PolicyCalls
 from broker.pulsar.admin.schemas import Schemas
@@ -30,18 +33,22 @@ from broker.pulsar.entries.reader import EntryReader, Readers
 from broker.pulsar.faulting import CHANGES, Changes
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.metrics import PulsarMetrics
-from broker.pulsar.namespaces import Namespaces
+from broker.pulsar.namespaces import NAMESPACE_KIND, TENANT_KIND, Namespaces
+from broker.pulsar.nonpersistent.topics import KIND as NON_PERSISTENT_KIND
 from broker.pulsar.nonpersistent.topics import NonPersistentTopics
 from broker.pulsar.policies.policies import BROKER
+from broker.pulsar.policies.store import KIND as POLICY_KIND
 from broker.pulsar.policies.store import PolicyLimits, PolicyStore, RetentionRules
 from broker.pulsar.policies.upkeep import Upkeep
 from broker.pulsar.producers.deduplications import Deduplications
+from broker.pulsar.schemas.registry import KIND as SCHEMA_KIND
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
 from broker.pulsar.subscription_views import SubscriptionViews
 from broker.pulsar.subscriptions.locating import Liveness
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
+from broker.pulsar.topics.registry import KIND as TOPIC_KIND
 from broker.pulsar.topics.registry import Creation, TopicDocuments, TopicRegistry
 from broker.pulsar.topics.topic import Topic
 from broker.pulsar.topics.watches import TopicWatches
@@ -64,14 +71,15 @@ class PulsarPart:
         config, runtime = surroundings.config, surroundings.runtime
         self._readers = Readers(runtime.clock, config.pulsar_reader_threads)
         self._cache = EntryCache(runtime.clock, surroundings.timer, config.pulsar_cache_bytes, self._readers.submit)
+        nodes = self._nodes = logs.nodes
         self._compactions = Compactions(runtime.disk, f"{config.data_dir}/pulsar-compacted", self._readers.large)
         self._policies = PolicyStore(
-            surroundings.catalogue, attrs.evolve(BROKER, deduplication=config.pulsar_deduplication)
+            surroundings.catalogue, attrs.evolve(BROKER, deduplication=config.pulsar_deduplication), nodes
         )
         self._limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
         self._limits.broker_rate.set(config.pulsar_dispatch_rate_messages, config.pulsar_dispatch_rate_bytes)
-        self._namespaces = Namespaces(surroundings.catalogue, config.pulsar_namespaces)
-        self._schemas = SchemaRegistry(surroundings.catalogue)
+        self._namespaces = Namespaces(surroundings.catalogue, config.pulsar_namespaces, nodes)
+        self._schemas = SchemaRegistry(surroundings.catalogue, nodes)
         self._make_topics(surroundings, logs)
         self._policies.on_change.append(partial(_limit_subscriptions, self._topics, self._limits))
         self._upkeep = Upkeep(
@@ -92,6 +100,7 @@ class PulsarPart:
         logs.on_topic_gone.append(self._on_topic_gone)
         self.commands = handlers.load()
         self._faults = surroundings.faults
+        self._register_reloads(surroundings.reloads, logs)
         self.context = self._make_context(surroundings, logs, watches)
         self._show(surroundings)
 
@@ -117,7 +126,7 @@ class PulsarPart:
             timer,
             lambda topic: bool(policies.of(topic.name.namespace, topic.log.topic_id).deduplication),
         )
-        self._documents = TopicDocuments(catalogue, writer)
+        self._documents = TopicDocuments(catalogue, writer, self._nodes)
         creation = partial(
             _creation, policies, Creation(config.pulsar_auto_create_topics, config.pulsar_auto_topic_partitions)
         )
@@ -142,6 +151,7 @@ class PulsarPart:
             self._namespaces.require,
             on_demand=lambda namespace: creation(namespace).on_demand,
             quota=quota,
+            nodes=self._nodes,
         )
 
     def _make_context(self, surroundings: Surroundings, logs: LogManager, watches: TopicWatches) -> PulsarContext:
@@ -190,9 +200,10 @@ class PulsarPart:
         PulsarMetrics(context, self._cache).register(surroundings.metrics)
         asking = list(context.listeners.values())
         callers = open_callers(context.config, asking, surroundings.security, context.clock, realm="pulsar")
-        surroundings.routes.add(
-            *(callers.protected(route) if route.blocking else route for route in admin_routes(context))
-        )
+        routes = admin_routes(context)
+        if self._nodes is not None:
+            routes = Gathering(context, self._nodes, routes).routes(routes)
+        surroundings.routes.add(*(callers.protected(route) if route.blocking else route for route in routes))
         if surroundings.has_http:
             views = SubscriptionViews(context.logs, self._topics, self._subscriptions, surroundings.callers)
             surroundings.routes.add(*views.routes())
@@ -220,7 +231,9 @@ class PulsarPart:
             ask_again = (partial(close_unentitled, self.context), self.context.watches.rights_changed)
             self.context.authorizer.on_change.extend(ask_again)
             self.context.namespaces.on_roles_changed.extend(ask_again)
-        topic_ids = {info.topic_id for info in self.context.logs.topics()}
+        topic_ids: Container[UUID] = {info.topic_id for info in self.context.logs.topics()}
+        if self._nodes is not None:
+            topic_ids = _Existing(topic_ids, self.context.catalogue)
         exists = topic_ids.__contains__
         self._documents.load(exists)
         self._topics.open()
@@ -230,7 +243,30 @@ class PulsarPart:
         self._deduplications.load(exists)
         self._namespaces.load()
         self._nonpersistent.load()
-        self._subscriptions.open(topic_ids)
+        self._subscriptions.open(topic_ids, self._is_here)
+
+    def _is_here(self, topic_id: UUID, partition: int) -> bool:
+        """Whether this node has the partition, if there are others."""
+        return self._nodes is None or (topic_id.bytes, partition) in self.context.logs.partitions_by_id
+
+    def _register_reloads(self, reloads: Reloads, logs: LogManager) -> None:
+        """What follows when other nodes change the catalogue."""
+        logs.on_bringing_in.append(self._topics.reload)
+        for kind, reload in (
+            (TOPIC_KIND, self._topics.reload),
+            (SCHEMA_KIND, self._schemas.reload),
+            (POLICY_KIND, self._policies.reload),
+            (TENANT_KIND, self._namespaces.reload),
+            (NAMESPACE_KIND, self._reload_namespaces),
+            (NON_PERSISTENT_KIND, self._nonpersistent.reload),
+        ):
+            reloads.setdefault(f"documents/{kind}", []).append(reload)
+
+    def _reload_namespaces(self) -> None:
+        self._namespaces.reload()
+        for topic in self._nonpersistent.loaded():
+            if not self._namespaces.exists(topic.name.namespace):
+                self._nonpersistent.close(topic)
 
     def threads(self) -> Sequence[PartThread]:
         return [
@@ -252,6 +288,18 @@ class PulsarPart:
         self._faults.detach(self._faults_changed)
         self._topics.close()
         self._subscriptions.close()
+
+
+class _Existing(Container[UUID]):
+    """The ids of all topics, also of those that other nodes have made since this one has read the topics. A topic is there before
+    anything that is kept for it, so what was kept for none can be removed."""
+
+    def __init__(self, known: Container[UUID], catalogue: Catalogue) -> None:
+        self._known = known
+        self._catalogue = catalogue
+
+    def __contains__(self, topic_id: object) -> bool:
+        return topic_id in self._known or any(row.topic_id == topic_id for row in self._catalogue.topics())
 
 
 def admin_routes(context: PulsarContext) -> list[Route]:

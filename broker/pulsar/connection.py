@@ -49,10 +49,11 @@ _TOGETHER_BYTES = 256 * 1024
 class PulsarRequest(Request):
     """A frame. ``body`` is its command, or None if its bytes are read when it is handled."""
 
-    __slots__ = ("body", "type")
+    __slots__ = ("body", "may_wait", "type")
 
     def __init__(self, type: int, body: Any) -> None:
         self.type = type
+        self.may_wait = type == _SEND
         self.body = body
 
     @property

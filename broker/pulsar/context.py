@@ -79,6 +79,8 @@ class PulsarContext:
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
     # Clock.monotonic() s until which appends go to the handler pool, because an append was slow.
     appends_slow_until: float = 0.0
+    # The same, because one has not returned: then only a few handlers may try.
+    appends_stuck_until: float = 0.0
     # The broker is about to stop: no request may begin to wait any more.
     stopping: bool = False
     faults: Faults | None = None  # None: there is no fault, and commands are handled as always

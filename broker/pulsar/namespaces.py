@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from broker.cluster.nodes import Nodes, changing
 from broker.errors import Refusal, StorageError
 from broker.metadata.catalogue import Catalogue
 from broker.pulsar.refusals import NotAllowed, TooManyRequests, TopicNotFound
@@ -36,8 +37,9 @@ class AlreadyExists(Refusal):
 
 
 class Namespaces:
-    def __init__(self, catalogue: Catalogue, always: Iterable[str]) -> None:
-        """``always``: namespaces that exist without having been created."""
+    def __init__(self, catalogue: Catalogue, always: Iterable[str], nodes: Nodes | None = None) -> None:
+        """``always``: namespaces that exist without having been created. ``nodes``: set if other nodes have the same tenants."""
+        self._nodes = nodes
         self._catalogue = catalogue
         self._always = frozenset(always)
         self._tenants: dict[str, Json] = {name.partition("/")[0]: {} for name in self._always}
@@ -54,6 +56,24 @@ class Namespaces:
         for name, body in self._catalogue.load_documents(NAMESPACE_KIND):
             self._namespaces[name] = _decode(body)
             self._tenants.setdefault(name.partition("/")[0], {})
+
+    def reload(self) -> None:
+        """Put in force what another node has made of the catalogue. Raises StorageError."""
+        with self._lock:
+            tenants = {name: _decode(body) for name, body in self._catalogue.load_documents(TENANT_KIND)}
+            namespaces = {name: _decode(body) for name, body in self._catalogue.load_documents(NAMESPACE_KIND)}
+            namespaces.update({name: {} for name in self._always - namespaces.keys()})
+            for name in namespaces:
+                tenants.setdefault(name.partition("/")[0], {})
+            roles_changed = tenants != self._tenants
+            for name in self._tenants.keys() - tenants.keys():
+                self._forget(name)
+            for name, info in tenants.items():
+                self._put(name, info)
+            self._namespaces = namespaces
+        if roles_changed:
+            for call in self.on_roles_changed:
+                call()
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -83,7 +103,7 @@ class Namespaces:
     def put_tenant(self, name: str, info: Json, *, new: bool) -> None:
         """``new``: the tenant must not exist; otherwise it must. Raises AlreadyExists, TopicNotFound, TooManyRequests,
         NotAllowed."""
-        with self._lock:
+        with changing(self._nodes, self.reload), self._lock:
             if new and name in self._tenants:
                 raise AlreadyExists(f"Tenant {name} already exists")
             if not new and name not in self._tenants:
@@ -97,21 +117,20 @@ class Namespaces:
 
     def delete_tenant(self, name: str) -> None:
         """Raises TopicNotFound, NotAllowed."""
-        with self._lock:
+        with changing(self._nodes, self.reload), self._lock:
             if name not in self._tenants:
                 raise TopicNotFound(f"Tenant {name} does not exist")
             if self.namespaces(name):
                 raise AlreadyExists("The tenant still has active namespaces")
             self._write(TENANT_KIND, name, None)
-            del self._tenants[name]
-            self._administrators.pop(name, None)
+            self._forget(name)
 
     def create(self, namespace: str, prepare: Callable[[], None] = lambda: None) -> None:
         """``prepare`` is called before the namespace exists. If it raises StorageError, the namespace is not made.
 
         Raises AlreadyExists, TopicNotFound for an unknown tenant, TooManyRequests, NotAllowed.
         """
-        with self._lock:
+        with changing(self._nodes, self.reload), self._lock:
             tenant = namespace.partition("/")[0]
             if tenant not in self._tenants:
                 raise TopicNotFound(f"Tenant {tenant} does not exist")
@@ -125,7 +144,7 @@ class Namespaces:
 
     def delete(self, namespace: str) -> None:
         """The caller has deleted its topics. Raises TopicNotFound, NotAllowed."""
-        with self._lock:
+        with changing(self._nodes, self.reload), self._lock:
             self.require(namespace)
             if namespace in self._always:
                 raise NotAllowed(f"Take {namespace} out of pulsar_namespaces to have it deleted.")
@@ -139,6 +158,10 @@ class Namespaces:
             self._administrators[name] = frozenset(map(str, roles))
         else:
             self._administrators.pop(name, None)
+
+    def _forget(self, tenant: str) -> None:
+        del self._tenants[tenant]
+        self._administrators.pop(tenant, None)
 
     def _write(self, kind: str, key: str, value: Json | None) -> None:
         body = None if value is None else json.dumps(value, separators=(",", ":")).encode()

@@ -85,6 +85,15 @@ class ServiceNotReady(Refusal):
     """Not now: the client should try again."""
 
 
+class Elsewhere(ServiceNotReady):
+    """Another node has the topic. ``topic``: the name in Kafka."""
+
+    def __init__(self, topic: str, partition: int = 0) -> None:
+        super().__init__("Another node has this topic: look it up again.")
+        self.topic = topic
+        self.partition = partition
+
+
 class ChecksumMismatch(Refusal):
     """The bytes of a message do not match their checksum."""
 

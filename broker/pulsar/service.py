@@ -18,6 +18,7 @@ from broker.pulsar.connection import PulsarConnection, PulsarRequest, PulsarSess
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.faulting import FAULTED, MET, Faulting
 from broker.pulsar.producers.producer import OrderedOutbox
+from broker.pulsar.producers.publishing import SLOW_FOR_S, lane_while_stuck
 from broker.security.client_quotas import Kind
 from protocol.errors import ProtocolError
 
@@ -52,6 +53,8 @@ class PulsarService:
         inline = command.inline
         if inline is True or (inline is not False and inline(self._context, request)):
             return None
+        if request.may_wait and request.received_at < self._context.appends_stuck_until:
+            return Handover(lane_while_stuck(request.connection.data, request.frame))
         return Handover(command.lane)
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
@@ -102,6 +105,10 @@ class PulsarService:
         finally:
             now = clock.monotonic()
             call.hold(now, quotas.take(Kind.REQUEST, call.connection.principal.name, (now - began) * 100, now))
+
+    def held_up(self) -> None:
+        context, now = self._context, self._context.clock.monotonic()
+        context.appends_stuck_until = context.appends_slow_until = now + SLOW_FOR_S
 
     def writable(self, connection: Connection) -> None:
         state = connection.data

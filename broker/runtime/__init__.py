@@ -35,6 +35,8 @@ class Runtime:
     descriptor_limit: Callable[[], int] = lambda: UNLIMITED
     # For threads that gain nothing by running at the same time. None: they do gain, or are simulated.
     run_token: Callable[[], RunToken | None] = lambda: None
+    # Whether a thread may be kept by a disk, so that another has to go on in its place.
+    disk_may_hang: bool = False
 
 
 def system_runtime() -> Runtime:
@@ -48,4 +50,5 @@ def system_runtime() -> Runtime:
         new_poller=SelectorPoller,
         descriptor_limit=descriptor_limit,
         run_token=new_run_token,
+        disk_may_hang=True,
     )

@@ -6,7 +6,7 @@ Runs in commands, on their main thread. Raises OSError.
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from protocol.frames import crc32c
@@ -32,24 +32,35 @@ def copy_file(source: str, target: str, size: int, tick: Callable[[int], None] =
 
     ``tick`` is called after each piece with its size. If the source is shorter, that is an error.
     """
-    checksum = left = 0
+    return write_file(target, pieces_of(source, size), tick)
+
+
+def pieces_of(source: str, size: int) -> Iterator[bytes]:
+    """The first ``size`` bytes of a file. If it is shorter, that is an error."""
     with open(source, "rb", buffering=0) as reading:
-        # A link that somebody put there is not followed: root may be writing into another user's directory.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(target, flags, 0o600)
-        with open(descriptor, "wb", buffering=0) as writing:
-            left = size
-            while left:
-                piece = reading.read(min(_PIECE_BYTES, left))
-                if not piece:
-                    raise OSError(errno.EIO, f"the file ends {left} bytes too early", source)
-                view = memoryview(piece)
-                while view:
-                    view = view[writing.write(view) :]
-                checksum = crc32c(piece, checksum)
-                left -= len(piece)
-                tick(len(piece))
-            os.fsync(writing.fileno())
+        left = size
+        while left:
+            piece = reading.read(min(_PIECE_BYTES, left))
+            if not piece:
+                raise OSError(errno.EIO, f"the file ends {left} bytes too early", source)
+            yield piece
+            left -= len(piece)
+
+
+def write_file(target: str, pieces: Iterable[bytes], tick: Callable[[int], None] = lambda _: None) -> int:
+    """Make these the durable content of ``target``, for this user only. Returns their CRC-32C. ``tick``: as ``copy_file``."""
+    checksum = 0
+    # A link that somebody put there is not followed: root may be writing into another user's directory.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(target, flags, 0o600)
+    with open(descriptor, "wb", buffering=0) as writing:
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                view = view[writing.write(view) :]
+            checksum = crc32c(piece, checksum)
+            tick(len(piece))
+        os.fsync(writing.fileno())
     return checksum
 
 

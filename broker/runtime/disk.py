@@ -9,7 +9,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from broker.runtime import kernel_aio
 from broker.runtime.kernel_aio import HasDescriptor, KernelAio, KernelSyncQueue
@@ -55,6 +55,9 @@ class File(Protocol):
     """
 
     path: str
+    # Its bytes are somewhere else: to read them may take long, and may fail for a while (``Unreachable``). It is a
+    # ``RemoteFile``.
+    is_remote: bool
 
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write all of ``buffers`` one after another at ``offset``; returns bytes written (always all; loops on short writes)."""
@@ -79,6 +82,21 @@ class File(Protocol):
         """The descriptor, for ``os.sendfile``. The simulator's files have none and its sockets do not ask."""
 
     def close(self) -> None: ...
+
+
+class RemoteFile(File, Protocol):
+    """A file that is read only, and cannot be sent as it is: it has no descriptor."""
+
+    def expect(self, offset: int, size: int) -> None:
+        """These bytes will be asked for soon. A hint, which does not wait."""
+
+    def bring(self, offset: int, size: int) -> "Sequence[FileRegion]":
+        """Bring these bytes here. Returns the regions of other files from which they can be sent, which stay what they are as
+        long as they are referred to. Blocks. Raises Unreachable, OSError."""
+
+
+class Unreachable(OSError):
+    """Bytes or names that are kept outside of this machine cannot be had, at least not now. It says nothing about the disk."""
 
 
 class SyncQueue(Protocol):
@@ -195,10 +213,15 @@ class FileRegion:
     def __len__(self) -> int:
         return self.size
 
-    def warm(self) -> None:
-        """Read it, so that sendfile finds it in the page cache. It blocks. Raises OSError."""
+    def warm(self) -> "Sequence[FileRegion]":
+        """Read it, so that sendfile finds it in the page cache. It blocks. Returns the regions to be sent in its place: itself,
+        unless the file is a ``RemoteFile``. Raises OSError."""
+        file = self.file
+        if file.is_remote:
+            return cast(RemoteFile, file).bring(self.offset, self.size)
         for offset in range(self.offset, self.offset + self.size, _WARM_BYTES):
-            self.file.pread(min(_WARM_BYTES, self.offset + self.size - offset), offset)
+            file.pread(min(_WARM_BYTES, self.offset + self.size - offset), offset)
+        return (self,)
 
     def read(self) -> bytes:
         """All of it. It blocks unless the region is in the page cache. Raises OSError, also if the file is shorter."""
@@ -214,10 +237,32 @@ class FileRegion:
         return f"FileRegion({self.file.path!r}, offset={self.offset}, size={self.size})"
 
 
+def warm_all(parts: Sequence[T | FileRegion], *, is_enough: bool = False) -> list[T | FileRegion]:
+    """``parts`` with every region warmed, or replaced by those to be sent in its place. It blocks. Raises OSError. With
+    ``is_enough``, what comes before a region that cannot be read now (``Unreachable``) is enough, if anything does."""
+    for part in parts[1:]:
+        if isinstance(part, FileRegion) and part.file.is_remote:
+            cast(RemoteFile, part.file).expect(part.offset, part.size)
+    warmed: list[T | FileRegion] = []
+    for part in parts:
+        if isinstance(part, FileRegion):
+            try:
+                warmed += part.warm()
+            except Unreachable:
+                if not (is_enough and warmed):
+                    raise
+                break
+        else:
+            warmed.append(part)
+    return warmed
+
+
 class SystemFile:
     """A descriptor of the operating system."""
 
     __slots__ = ("__weakref__", "_fd", "path")
+
+    is_remote = False
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd

@@ -17,8 +17,10 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 
 def create_private(path: str) -> bool:
@@ -137,10 +139,12 @@ def _user(uid: int, gid: int) -> str:
 
 def read_packaged(package: str, folder: str) -> dict[str, bytes]:
     """All files in a folder of a package and in its subfolders: their paths, with ``/``, and contents. OSError."""
+    from importlib.resources import files  # which imports 20 modules; a broker without a page does not need them
+
     return dict(_walk(files(package).joinpath(folder), ""))
 
 
-def _walk(folder: Traversable, before: str) -> Iterator[tuple[str, bytes]]:
+def _walk(folder: "Traversable", before: str) -> Iterator[tuple[str, bytes]]:
     for item in sorted(folder.iterdir(), key=lambda each: each.name):
         if item.is_dir():
             yield from _walk(item, f"{before}{item.name}/")

@@ -73,7 +73,7 @@ _selectors2 = _load_selectors2()
 assert (_selectors2.EVENT_READ, _selectors2.EVENT_WRITE) == (READ, WRITE)
 
 
-class _Alarm:
+class Alarm:
     """A descriptor that can be made readable: an eventfd if the system has it, else a pipe."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class SelectorPoller:
         self._select: Callable[[float | None], list[tuple[Ready, int]]] = self._selector.select
         if hasattr(self._selector, "_epoll"):
             self._select = _EpollSelect(self._selector)
-        self._alarm = _Alarm()
+        self._alarm = Alarm()
         self._selector.register(self._alarm, READ, None)
         self._armed = False
         self._woken = False

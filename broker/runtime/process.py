@@ -19,9 +19,18 @@ import ctypes
 import os
 import resource
 import select
+import signal
 import socket
+import sys
 import time
 from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def process_name() -> str:
+    """Machine and process, for people who look for it."""
+    return f"{socket.gethostname()}, process {os.getpid()}"
 
 
 class LastResort:
@@ -44,6 +53,14 @@ class LastResort:
         time.sleep(seconds)
         if not self._called_off:
             exit_now(status, why)
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel end this process when its parent, with this id, has ended. On Linux; elsewhere nothing happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it has ended already
+        exit_now(1)
 
 
 def exit_now(status: int, why: str = "") -> None:
@@ -95,6 +112,10 @@ class ServiceManager:
 
     def recovering(self) -> None:
         self._send("STATUS=Opening the data directory")
+
+    def standing_by(self) -> None:
+        """Ready for that: it may take months until it serves, and whoever waits for READY would not wait."""
+        self._send(f"READY=1\nMAINPID={os.getpid()}\nSTATUS=Standing by")
 
     def ready(self, listeners: str) -> None:
         self._send(f"READY=1\nMAINPID={os.getpid()}\nSTATUS=Serving {listeners}")

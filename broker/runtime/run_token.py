@@ -107,6 +107,11 @@ class TokenHolder:
             self.take()
             self.took_at = monotonic()
 
+    def change_thread(self) -> None:
+        """From now on it is another thread's. The old one does not use it any more."""
+        self.give()
+        self._clock_id = None
+
     def cpu_s(self) -> float | None:
         """CPU time of this thread, for any thread. None if unknown."""
         try:

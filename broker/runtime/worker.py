@@ -2,14 +2,17 @@
 
 ``Inbox`` is the queue, ``Worker`` the body of a thread that handles one item after the other, in the order of their arrival.
 An item that is put in before the thread ends is not lost: it stays in the inbox. Putting is for any thread, and never blocks.
+``in_order`` has several threads work for one that waits for them.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-from broker.runtime.threads import QueueEmpty, SimpleQueue
+from broker.runtime.threads import QueueEmpty, SimpleQueue, run_aside
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Inbox(Generic[Item]):
@@ -69,3 +72,41 @@ class Worker(Generic[Item]):
 
     def wakeup(self) -> None:
         self._inbox.wakeup()
+
+
+def in_order(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
+    """``map``, with up to ``threads`` calls at a time, each on a thread of its own (0: on this one). Raises what a call raises,
+    in its turn.
+
+    Results that are ready wait until it is their turn, so at most ``threads`` of them are in memory.
+    """
+    under_way: deque[SimpleQueue[tuple[bool, object]]] = deque()
+
+    def begin(item: Item) -> None:
+        answer: SimpleQueue[tuple[bool, object]] = SimpleQueue()
+
+        def call() -> None:
+            try:
+                answer.put((True, function(item)))
+            except BaseException as error:
+                answer.put((False, error))
+
+        run_aside("helper", call)
+        under_way.append(answer)
+
+    def end() -> Result:
+        succeeded, result = under_way.popleft().get()
+        if not succeeded:
+            assert isinstance(result, BaseException)
+            raise result
+        return result  # type: ignore[return-value]
+
+    if not threads:
+        yield from map(function, items)
+        return
+    for item in items:
+        begin(item)
+        if len(under_way) >= threads:
+            yield end()
+    while under_way:
+        yield end()

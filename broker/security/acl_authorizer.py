@@ -158,6 +158,16 @@ class AclAuthorizer:
         self.audit = Audit(clock)
         self._answers = _Answers(no_rules(default).changed(map(_acl, catalogue.load_acls())))
 
+    def reload(self) -> None:
+        """Put in force what another node has made of the catalogue. Raises StorageError."""
+        with self._lock:
+            stored = set(map(_acl, self._catalogue.load_acls()))
+            present = set(self.rules)
+            if stored != present:
+                self._answers = _Answers(self.rules.changed(stored - present, present - stored))
+                for changed in self.on_change:
+                    changed()
+
     @property
     def rules(self) -> AclRules:
         """The rules in force."""

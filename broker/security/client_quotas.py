@@ -298,6 +298,21 @@ class ClientQuotas:
         for entity, key, value in self._catalogue.load_quotas():
             self._put(parse_entity(entity), Kind(key), value)
 
+    def reload(self) -> None:
+        """Put in force what another node has made of the catalogue. Raises StorageError."""
+        with self._changing:
+            stored = {(parse_entity(e), Kind(key)): value for e, key, value in self._catalogue.load_quotas()}
+            present = {(entity, kind) for entity, quotas in self.entries().items() for kind in quotas}
+            with self._lock:
+                for entity, kind in present - stored.keys():
+                    self._put(entity, kind, None)
+                for (entity, kind), value in stored.items():
+                    if self._quotas.get(entity, {}).get(kind) != value:
+                        self._put(entity, kind, value)
+                self._seen = {}
+            for changed in self.on_change:
+                changed()
+
     # -- queries ------------------------------------------------------------------------------------------------------
 
     def limits(self, kind: Kind) -> bool:

@@ -120,6 +120,18 @@ class Credentials:
                 self._catalogue.set_meta(_SECRET, secret)
             self._secret = bytes.fromhex(secret)
 
+    def reload(self) -> None:
+        """Put in force what another node has made of the catalogue. Raises StorageError."""
+        with self._lock:
+            stored = {(row.user, row.mechanism): row for row in self._catalogue.load_credentials()}
+            present = {(user, mechanism) for mechanism, rows in self._rows.items() for user in rows}
+            for user, mechanism in present - stored.keys():
+                self._forget(user, mechanism)
+            for row in stored.values():
+                if row.mechanism in self._rows and self._rows[row.mechanism].get(row.user) != row:
+                    self._put(row)
+            self._find_usual()
+
     def of_user(self, user: str) -> Mapping[str, int]:
         """The user's iterations by mechanism. Empty for an unknown user."""
         rows_of_user = ((mechanism, rows.get(user)) for mechanism, rows in self._rows.items())

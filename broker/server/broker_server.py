@@ -5,17 +5,18 @@ A ``BrokerServer`` belongs to the thread that made it. ``services.py`` knows the
 """
 
 import base64
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import attrs
 
+from broker.cluster.nodes import NODES, SETTLE_S, leader_epoch
 from broker.config import BrokerConfig
+from broker.config.listener import NODES_LISTENER
 from broker.config.open_listeners import unauthenticated
 from broker.config.per_listener import check_names
-from broker.errors import ConfigError
+from broker.errors import BrokerError, ConfigError, Fenced
 from broker.faults.faults import Faults
 from broker.live_config import LiveConfig
 from broker.log import get_logger
@@ -23,17 +24,27 @@ from broker.metadata.catalogue import Catalogue
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metrics import Registry
 from broker.metrics.tracing import Traces, open_exporter
+from broker.network.leased_sending import AnswersLease
 from broker.network.quota import ConnectionQuotas
-from broker.network.socket_server import Binding, SocketServer, SocketServerSettings
-from broker.part import ServicePart, Surroundings
+from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
+from broker.part import ServicePart, Surroundings, endpoints
 from broker.runtime import Runtime, system_runtime
+from broker.runtime.disk import Disk
 from broker.runtime.threads import Event
 from broker.security.security import Security, open_security
 from broker.security.tls_listener import CertificateWatcher, TlsListener, open_tls, register_tls_metrics
 from broker.server import descriptors, initial, reconfiguration
 from broker.server.machine import Machine
-from broker.server.services import all_listeners, check_schemes, is_controlling, new_faults, open_services
+from broker.server.services import (
+    all_listeners,
+    check_schemes,
+    import_services,
+    is_controlling,
+    new_faults,
+    open_services,
+)
 from broker.server.stopping import Taken
+from broker.server.tiering import claim_store, open_tier
 from broker.storage import data_directory
 from broker.storage.config import StorageConfig
 from broker.storage.log_manager import LogManager
@@ -46,11 +57,18 @@ from broker.web.routes import Routes
 if TYPE_CHECKING:
     from broker.kafka.assembly import KafkaPart
     from broker.kafka.context import KafkaContext
+    from broker.server.durable import DurableState
+    from broker.server.engine import OpenEngine
+    from broker.server.member import Member
 
 log = get_logger("server")
 
 # The share of the time to stop that requests in flight may take. The rest is for fsync and for closing files.
 _DRAIN_SHARE = 0.75
+
+
+class StandbyEnded(BrokerError):
+    """``request_stop`` was called while the broker stood by."""
 
 
 class BrokerServer:
@@ -62,9 +80,15 @@ class BrokerServer:
         runtime: Runtime | None = None,
         open_catalogue: Callable[[str], Catalogue] = SqliteCatalogue,
         faults: Faults | None = None,
+        open_engine: "OpenEngine | None" = None,
+        member: "Member | None" = None,
     ) -> None:
         """``runtime`` and ``open_catalogue`` (from a path to a catalogue) are the system's by default. ``faults``: None: this
-        broker's own (see ``new_faults``), with those of the machine if ``faults_enabled``."""
+        broker's own (see ``new_faults``), with those of the machine if ``faults_enabled``. ``open_engine``: what has the state
+        where ``catalogue`` is set; None: PostgreSQL. ``member``: which of several nodes this is; None: the only one."""
+        if member is not None:
+            config = member.adapt(config)
+        self._member = member
         self.config = config
         has_machine = runtime is None and faults is None and config.faults_enabled
         self.faults = new_faults(config, has_machine=has_machine) if faults is None else faults
@@ -76,7 +100,8 @@ class BrokerServer:
         self.started_ms = 0
         self.crash: BaseException | None = None
         self._open_catalogue = open_catalogue
-        self._listeners = all_listeners(config)
+        self._open_engine = open_engine
+        self._listeners = [*all_listeners(config), *([] if member is None else [member.listener])]
         self._ended = Event()
         self._taken = Taken(self.runtime, self._crashed)
         self._security: Security | None = None
@@ -87,8 +112,13 @@ class BrokerServer:
         """Bind, recover, serve. If it fails, everything that was taken is released."""
         try:
             self._start()
-        except BaseException:
+        except BaseException as error:
             self._taken.release()
+            reason = _fenced_by(error)
+            if reason is not None:  # the disk could not say so
+                raise BrokerError(
+                    f"The broker does not start, as it does not own its state any more: {reason}."
+                ) from error
             raise
 
     def stop(self, timeout: float | None = None, *, drain: float | None = None) -> bool:
@@ -170,29 +200,51 @@ class BrokerServer:
 
     def _start(self) -> None:
         config, runtime, taken = self.config, self.runtime, self._taken
+        if config.nodes > 1 and self._member is None:
+            raise ConfigError("Leave nodes out: they are processes of `broker serve`, and this broker is one process.")
         check_names(config)
         check_schemes(self._listeners)
         tls = open_tls(config, self._listeners, runtime)
         for listener in unauthenticated(config):
             log.warning("listener_unauthenticated", listener=str(listener))
         self._descriptors = descriptors.shared_out(config, runtime.descriptor_limit())
+        durable = self._open_durable()
         # Locked before anything in it is opened, the catalogue included.
         directory = taken.directory = data_directory.take(runtime.disk, self._storage_config(config))
-        sockets = self._bind_sockets(tls)
-        catalogue = taken.catalogue = self._open_catalogue(f"{config.data_dir}/{data_directory.CATALOGUE}")
+        if self._member is None and runtime.disk.exists(f"{config.data_dir}/{NODES}"):
+            from broker.server.node_directories import gather
+
+            gather(runtime.disk, config.data_dir)
+        sockets = self._bind_sockets(tls, None if durable is None else durable.engine.owner.lease)
+        if durable is None:
+            disk = runtime.disk
+            if self._member is not None:
+                catalogue = taken.catalogue = self._member.open_catalogue()
+            else:
+                catalogue = taken.catalogue = self._open_catalogue(f"{config.data_dir}/{data_directory.CATALOGUE}")
+        else:
+            disk, catalogue = durable.disk, durable.catalogue
+            durable.restore(partial(self._cluster_id, catalogue))
         live = LiveConfig(config, catalogue)
         sockets.resize_processors(live.in_force.network_threads)
         sockets.resize_handlers(live.in_force.io_threads)
         self._configure_quotas(sockets.quotas, live.in_force)
+        tier = open_tier(config, disk, catalogue, runtime, None if durable is None else durable.objects)
+        if durable is not None:
+            assert tier is not None
+            durable.settle(tier)
         logs = taken.logs = LogManager(
-            runtime.disk,
+            disk if tier is None else tier.disk,
             runtime.clock,
             runtime.entropy,
             self._storage_config(live.in_force),
             catalogue,
             runtime.threads.get_ident,
+            tier,
+            None if self._member is None else self._member.nodes(disk),
+            leader_epoch(catalogue, 1 if self._member is None else self._member.count),
         )
-        sockets.attach(partial(processor_flusher, logs.flusher, runtime.disk))
+        sockets.attach(partial(processor_flusher, logs.flusher, logs.disk))
         logs.open(directory)
         StorageMetrics(logs, runtime.clock).register(self.metrics)
         reconfiguration.register(live, sockets, logs, tls, self._configure_quotas)
@@ -200,27 +252,77 @@ class BrokerServer:
         security.register_metrics(self.metrics)
         security.tls = tls
         sockets.quotas.connection_rate = security.quotas.connection_rate
-        surroundings = self._surroundings(live, catalogue, security)
+        surroundings = self._surroundings(live, catalogue, security, logs.disk)
         open_services(surroundings, logs, taken.parts, taken.spawn)
-        initial.make(config, logs, security.credentials, runtime.entropy)
+        if tier is not None:  # after the flushers, which stop last
+            if durable is None:
+                claim_store(tier, surroundings.cluster_id)
+            for name, body in tier.bodies(runtime.entropy, logs.partitions, lambda: logs.config):
+                taken.spawn(name, body)
+            tier.register_metrics(self.metrics)
+            if durable is not None:
+                durable.keep(logs, tier, self._crashed)
+                durable.register_metrics(self.metrics)
+        if self._member is None or self._member.place == 0:
+            initial.make(config, logs, security.credentials, runtime.entropy)
         taken.spawn_trace_exporter()
         if tls:
             register_tls_metrics(self.metrics, tls.values())
             taken.spawn("certificate-watcher", CertificateWatcher(list(tls.values())))
+        if self._member is not None:
+            assert logs.nodes is not None
+            about = endpoints(surroundings)
+            watch = self._member.watch(logs, surroundings.reloads, about, self.config.broker_rack)
+            taken.spawn("node-watch", watch)
+            watch.caught_up.wait(SETTLE_S)
+        if durable is not None:
+            durable.engine.owner.wait_to_answer()
         sockets.start({each.name: taken.parts[each.scheme].service(each) for each in self._listeners})
         descriptors.report(config, self._descriptors, runtime.descriptor_limit())
         self.started_ms = runtime.clock.time_ms()
 
+    def _open_durable(self) -> "DurableState | None":
+        """None if the state is on this machine. Raises ConfigError."""
+        if self.config.catalogue is None:
+            return None
+        from broker.cluster.owner import Callbacks
+        from broker.server.durable import open_durable
+        from broker.server.engine import open_postgres
+
+        if self.config.standby:
+            import_services(self.config)
+        open_engine: OpenEngine = open_postgres if self._open_engine is None else self._open_engine
+        node = 0 if self._member is None else self._member.place
+        durable = self._taken.durable = open_durable(self.config, self.runtime, self._ended.is_set, open_engine, node)
+        if durable is None:
+            raise StandbyEnded("The broker was stopped while it stood by.")
+        self._taken.catalogue = durable.catalogue
+        durable.start(Callbacks(self._suspended, self._resumed, self._fenced), self._crashed)
+        return durable
+
+    def _suspended(self) -> None:
+        """Without the lease another broker may lead: clients have to look for it."""
+        if self._taken.sockets is not None:
+            self._taken.sockets.suspend()
+
+    def _resumed(self) -> None:
+        if self._taken.sockets is not None:
+            self._taken.sockets.resume()
+
+    def _fenced(self, reason: str) -> None:
+        self._suspended()
+        self._crashed(Fenced(reason))
+
     def _storage_config(self, config: BrokerConfig) -> StorageConfig:
         return attrs.evolve(StorageConfig.from_broker(config), max_open_files=self._descriptors.open_files)
 
-    def _bind_sockets(self, tls: Mapping[str, TlsListener]) -> SocketServer:
+    def _bind_sockets(self, tls: Mapping[str, TlsListener], lease: AnswersLease | None) -> SocketServer:
         """Before the recovery, which may take long: a port in use is noticed at once, and early clients wait in the
         backlog."""
         config = self.config
         settings = self._socket_settings(self._open_traces())
         sockets = self._taken.sockets = SocketServer(
-            self.runtime, settings, ConnectionQuotas(0, 0, {}, 0), self._crashed
+            self.runtime, settings, ConnectionQuotas(0, 0, {}, 0), self._crashed, lease
         )
         sockets.register_metrics(self.metrics)
         sockets.bind(
@@ -234,19 +336,23 @@ class BrokerServer:
                     frame_max=config.socket_request_max_bytes + 4,  # Kafka does not count the length field
                     control=is_controlling(config, listener),
                     tls=tls.get(listener.name),
+                    suspends=listener.scheme != "http",
                 )
                 for listener in self._listeners
             ]
         )
+        if self._member is not None:
+            sockets.quotas.protect(NODES_LISTENER, CONTROL_CONNECTIONS)
         return sockets
 
-    def _surroundings(self, live: LiveConfig, catalogue: Catalogue, security: Security) -> Surroundings:
+    def _surroundings(self, live: LiveConfig, catalogue: Catalogue, security: Security, disk: Disk) -> Surroundings:
         sockets, listeners = self.sockets, self._listeners
-        asking = sorted(listeners, key=lambda listener: listener.scheme != "pulsar")  # as Pulsar's admin API
+        # As Pulsar's admin API. Nodes have no logins there.
+        asking = sorted(all_listeners(self.config), key=lambda listener: listener.scheme != "pulsar")
         return Surroundings(
             config=self.config,
             live=live,
-            runtime=self.runtime,
+            runtime=attrs.evolve(self.runtime, disk=disk),  # what services finish is as durable as the records
             timer=sockets.timer,
             catalogue=catalogue,
             security=security,
@@ -260,11 +366,23 @@ class BrokerServer:
             figures=Figures(),
             faults=self.faults,
             sockets=sockets,
+            reloads={
+                "topics": [self._taken_logs().catch_up],
+                "broker_configs": [live.reload],
+                "credentials": [security.credentials.reload],
+                "quotas": [security.quotas.reload],
+                "acls": [] if security.authorizer is None else [security.authorizer.reload],
+            },
         )
 
+    def _taken_logs(self) -> LogManager:
+        assert self._taken.logs is not None
+        return self._taken.logs
+
     def _crashed(self, error: BaseException) -> None:
-        """A thread has ended by an exception, which is a bug. The broker cannot work without that thread, so it ends."""
-        log.error("thread_crashed", exc_info=error)
+        """A thread has ended by an exception, which is a bug, or another broker has taken over. This one cannot go on."""
+        if not isinstance(error, Fenced):  # which the owner has logged
+            log.error("thread_crashed", exc_info=error)
         self.crash = error
         self._ended.set()
 
@@ -290,10 +408,11 @@ class BrokerServer:
         config = self.config
         if not config.tracing_sample_ratio:
             return None
+        from importlib.metadata import version
+
         traces = Traces(config.tracing_sample_ratio)
-        version = importlib.metadata.version("reactor-broker")
         self._taken.trace_exporter = open_exporter(
-            traces, self.runtime.clock, config.tracing_endpoint, config.node_id, version
+            traces, self.runtime.clock, config.tracing_endpoint, config.node_id, version("reactor-broker")
         )
         return traces
 
@@ -315,3 +434,11 @@ class BrokerServer:
             handshake_timeout_s=config.handshake_timeout_ms / 1000,
             traces=traces,
         )
+
+
+def _fenced_by(error: BaseException) -> Fenced | None:
+    """What it comes of, if another broker has taken over."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, Fenced):
+        cause = cause.__cause__
+    return cause

@@ -7,6 +7,7 @@ Tests: tests/server/test_broker_server.py, tests/process/test_stop.py.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from broker.errors import BrokerError
 from broker.log import get_logger
@@ -19,6 +20,9 @@ from broker.runtime.threads import Body, ThreadHandle
 from broker.storage.data_directory import DataDirectory
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import FLUSHER_THREADS
+
+if TYPE_CHECKING:
+    from broker.server.durable import DurableState
 
 log = get_logger("server")
 
@@ -41,6 +45,7 @@ class Taken:
         self.catalogue: Catalogue | None = None
         self.logs: LogManager | None = None
         self.sockets: SocketServer | None = None
+        self.durable: DurableState | None = None
         self.parts: dict[str, ServicePart] = {}
         self.trace_exporter: TraceExporter | None = None
         self._trace_thread: ThreadHandle | None = None
@@ -76,8 +81,15 @@ class Taken:
         self._stop_traces(patience())
         for part in reversed(self.parts.values()):
             part.close()
+        durable, self.durable = self.durable, None
+        if durable is not None and not durable.stop_keeping(patience()):
+            self.left_behind += 1
         logs, self.logs = self.logs, None
+        if durable is not None and deadline is not None:
+            durable.shipper.wait_until(deadline - _SETTLE_S / 2)
         ended = logs is None or self._close_logs(logs, deadline)
+        if durable is not None:
+            self.left_behind += durable.close(patience())
         catalogue, self.catalogue = self.catalogue, None
         if catalogue is not None:
             catalogue.close()

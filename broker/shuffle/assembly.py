@@ -29,7 +29,7 @@ OF_THE_FILE_SYSTEM = -2
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
-    """The service keeps its data in its own files and does not use ``logs``."""
+    """The service keeps its data in its own files. Of ``logs`` it only learns how many nodes share the disk."""
     part = ShufflePart(
         surroundings.config,
         surroundings.runtime,
@@ -38,6 +38,7 @@ def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
         surroundings.security.authorizer,
         surroundings.security.quotas,
         surroundings.faults,
+        nodes=1 if logs.nodes is None else logs.nodes.count,
     )
     ShuffleMetrics(part.partitions, part.partitions.budget, part.spiller, surroundings.runtime.clock).register(
         surroundings.metrics
@@ -63,10 +64,12 @@ class ShufflePart:
         authorizer: Authorizer | None = None,
         quotas: ClientQuotas | None = None,
         faults: Faults | None = None,
+        nodes: int = 1,
     ) -> None:
         """``open_files``: the limit of open spill files. ``authorizer`` None: every client may do everything.
-        ``quotas`` None: clients have no quotas. ``faults`` None: there never are any."""
+        ``quotas`` None: clients have no quotas. ``faults`` None: there never are any. ``nodes``: how many share the disk."""
         self._config = config
+        self._nodes = nodes
         self._authorizer = authorizer
         self._runtime = runtime
         self._metering = (
@@ -98,7 +101,8 @@ class ShufflePart:
         self.partitions.load()
         config = self._config
         if config.shuffle_disk_bytes == OF_THE_FILE_SYSTEM:
-            self._budget.disk_max = self._budget.disk + self._runtime.disk.free_bytes(config.data_dir) // 2
+            free = self._runtime.disk.free_bytes(config.data_dir)
+            self._budget.disk_max = self._budget.disk + free // (2 * self._nodes)
 
     def threads(self) -> Sequence[PartThread]:
         return [PartThread("spiller", self.spiller)]

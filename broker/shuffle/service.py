@@ -351,6 +351,9 @@ class ShuffleService:
         ):  # ignored: it belongs to tiered storage, which this broker does not have
             raise ProtocolError(f"a {type(message).__name__} is not for a server")
 
+    def held_up(self) -> None:
+        """No request of it may wait."""
+
     def writable(self, connection: Connection) -> None:
         state = connection.data
         if state is not None:

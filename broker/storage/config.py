@@ -39,6 +39,8 @@ class StorageConfig:
     max_open_files: int = _DEFAULTS.max_open_files
     # A MiB, or 500 small batches, takes a millisecond of one core; 0 switches verification off.
     scrub_bytes_per_second: int = _DEFAULTS.scrub_bytes_per_second
+    remote_log_manager_task_interval_ms: int = _DEFAULTS.remote_log_manager_task_interval_ms
+    remote_object_delete_delay_ms: int = _DEFAULTS.remote_object_delete_delay_ms
 
     @classmethod
     def from_broker(cls, config: BrokerConfig) -> "StorageConfig":

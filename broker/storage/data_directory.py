@@ -22,8 +22,10 @@ LOCK = ".lock"
 PROPERTIES = "meta.properties"
 CATALOGUE = "catalogue.sqlite"
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
-# Exists while a backup is being restored into the directory.
+# Exists while a backup or a catalogue in PostgreSQL is being restored into the directory.
 RESTORING = ".restore-unfinished"
+# Says that everything in the directory is a copy of what is in a journal elsewhere (``journal/cache_directory.py``).
+CACHE = ".cache-of-a-journal"
 # Increased when an older broker would misread the directory.
 LAYOUT = 1
 
@@ -52,7 +54,8 @@ def take(disk: Disk, config: StorageConfig) -> DataDirectory:
             f"Choose another data_dir: {directory} cannot be made ({explain_denial(error, directory)})."
         ) from error
     try:
-        if not config.data_dir_accept_foreign_files:
+        is_cache = _check_cache(disk, config)
+        if not config.data_dir_accept_foreign_files and not is_cache:
             _refuse_foreign(disk, directory)
         lock = _lock(disk, directory)
     except OSError as error:
@@ -60,8 +63,9 @@ def take(disk: Disk, config: StorageConfig) -> DataDirectory:
             f"Choose another data_dir, or make {directory} writable: {explain_denial(error, directory)}."
         ) from error
     try:
-        _check_restored(disk, directory)
-        _check_layout(disk, directory)
+        if not is_cache:
+            _check_restored(disk, directory)
+            check_layout(disk, directory)
     except OSError as error:
         lock.close()
         why = explain_denial(error, f"{directory}/{PROPERTIES}")
@@ -87,6 +91,20 @@ def _holder(disk: Disk, path: str) -> str:
         return (read_text(disk, path) or "").strip() or "another process"
     except (OSError, CorruptCheckpoint):
         return "another process"
+
+
+def _check_cache(disk: Disk, config: StorageConfig) -> bool:
+    """Whether the directory is a cache, which the start empties, so it does not matter what a power cut has left of it.
+
+    Raises ConfigError if it is, and this broker would take the copies for its own data.
+    """
+    is_cache = disk.exists(f"{config.data_dir}/{CACHE}")
+    if is_cache and not config.defaults.is_shipped:
+        raise ConfigError(
+            f"Set catalogue, or choose another data_dir: {config.data_dir} is the cache of a broker whose data is in a catalogue "
+            "and an object store, and has copies of a part of it only."
+        )
+    return is_cache
 
 
 def _refuse_foreign(disk: Disk, directory: str) -> None:
@@ -127,11 +145,13 @@ def _properties(disk: Disk, directory: str) -> dict[str, str] | None:
 def _check_restored(disk: Disk, directory: str) -> None:
     if disk.exists(f"{directory}/{RESTORING}"):
         raise ConfigError(
-            f"Run `broker restore` into {directory} again: the last one did not finish, so the directory is not complete."
+            f"Run `broker restore` or `broker migrate --back`, whichever it was, into {directory} again: the last one did not "
+            "finish, so the directory is not complete."
         )
 
 
-def _check_layout(disk: Disk, directory: str) -> None:
+def check_layout(disk: Disk, directory: str) -> None:
+    """Raises ConfigError if a newer broker has written the directory, OSError."""
     layout = (_properties(disk, directory) or {}).get("layout", "1")
     if not layout.isdecimal() or int(layout) > LAYOUT:
         raise ConfigError(

@@ -16,15 +16,17 @@ Tests: tests/storage/test_metrics.py.
 import gc
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import attrs
 
+from broker.cluster.nodes import Nodes
 from broker.config.setting import LONG_MAX, InvalidSetting
 from broker.config.topic_settings import BY_NAME
 from broker.errors import StorageError, UnknownOutcome
 from broker.log import get_logger
-from broker.metadata.catalogue import Catalogue, Change
+from broker.metadata.catalogue import Catalogue, Change, TopicRow
 from broker.metrics import Labels, names
 from broker.metrics.registry import Ranges
 from broker.runtime.clock import Clock
@@ -34,9 +36,10 @@ from broker.runtime.open_files import OpenFiles
 from broker.runtime.threads import Lock, Threads, get_ident
 from broker.storage import config as topics
 from broker.storage import data_directory, partition_dir
+from broker.storage.checkpoints import read_partition_metadata
 from broker.storage.config import MOST_PARTITIONS, StorageConfig, TopicInfo
 from broker.storage.data_directory import DataDirectory
-from broker.storage.log.log import Log, Surroundings
+from broker.storage.log.log import Log, Surroundings, Tiers
 from broker.storage.log.log_config import LogConfig
 from broker.storage.recovery import adoption, startup
 from broker.storage.refusals import InvalidPartitionCount, InvalidTopicName, TopicExists, UnknownTopic
@@ -99,8 +102,15 @@ class LogManager:
         config: StorageConfig,
         catalogue: Catalogue,
         get_ident: Callable[[], int] = get_ident,
+        tier: Tiers | None = None,
+        nodes: Nodes | None = None,
+        leader_epoch: int = 0,
     ) -> None:
-        """``get_ident`` tells threads apart."""
+        """``get_ident`` tells threads apart. ``tier``: what ``disk`` has in an object store, if it has anything there.
+        ``nodes``: set if other nodes have a part of the partitions. ``leader_epoch``: of all partitions, unless a log has brought
+        a later one from elsewhere."""
+        self.nodes = nodes
+        self.leader_epoch = leader_epoch
         self.disk = disk
         self.clock = clock
         self.entropy = entropy
@@ -121,6 +131,8 @@ class LogManager:
         self.on_topic_deleted: list[Callable[[str], None]] = []
         # The same, with the topic's last value: a topic of the same name may have been made meanwhile.
         self.on_topic_gone: list[Callable[[TopicInfo], None]] = []
+        # Called before topics that other nodes have made are seen, once for all of them; in the catalogue they are there.
+        self.on_bringing_in: list[Callable[[], None]] = []
         self.fsyncs = Fsyncs()
         self.recovery = Recovery()
         self.around = Surroundings(
@@ -136,12 +148,17 @@ class LogManager:
             observe_fsync=self.fsyncs.observe,
             opened=self.recovery.add,
             delete_later=self.housekeeper.delete_later,
+            tier=tier,
         )
         self._topics: dict[str, TopicInfo] = {}
         # The flusher's: the logs with flush.ms, and their generation. It asks every second, and few logs have it.
         self._flushed_by_time: tuple[int, list[Log]] = (-1, [])
         self._names: dict[str, str] = {}  # by the key that two topics must not share (``collision_key``)
         self._lock = Lock()
+        self._get_ident = get_ident
+        # The thread that changes several topics together, and the topics that it has deleted, with their logs.
+        self._together: int | None = None
+        self._deleted: list[tuple[TopicInfo, Mapping[int, Log]]] = []
         self._directory: DataDirectory | None = None
         self._opened = False
         self.makes_no_more = False
@@ -160,7 +177,7 @@ class LogManager:
             gc.disable()
             began = self.clock.monotonic()
             try:
-                self._take_over(startup.load(self.around, self.config, self.catalogue))
+                self._take_over(startup.load(self.around, self.config, self.catalogue, self.nodes))
                 self.recovery.seconds = self.clock.monotonic() - began
             finally:
                 if collecting:
@@ -188,6 +205,8 @@ class LogManager:
         """Publish a topic and these of its logs. A caller that gets a log by the id also gets the topic, whose name decides who
         may use it."""
         topic_id = info.topic_id.bytes
+        for log in logs if self.leader_epoch else ():
+            log.leader_epoch = max(log.leader_epoch, self.leader_epoch)
         self.topics_by_id[topic_id] = info
         self.partitions_by_id.update({(topic_id, log.partition): log for log in logs})
         self.partitions.update({(log.topic, log.partition): log for log in logs})
@@ -301,7 +320,7 @@ class LogManager:
     ) -> TopicInfo:
         """Make a topic, durably. ``also`` gives a change of the catalogue that is made with it: both of them or neither. Raises
         InvalidTopicName, TopicExists, InvalidPartitionCount, InvalidSetting, StorageError; then nothing has happened."""
-        with self._lock:
+        with self._changing():
             self.check_name(name)
             total = self.config.num_partitions if partitions is None else partitions
             if not 1 <= total <= MOST_PARTITIONS:
@@ -329,7 +348,7 @@ class LogManager:
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Give a topic more partitions, ``total`` altogether. Raises UnknownTopic, InvalidPartitionCount, StorageError."""
-        with self._lock:
+        with self._changing():
             info = self.require_topic(name)
             if not info.partitions < total <= MOST_PARTITIONS:
                 raise InvalidPartitionCount(
@@ -339,8 +358,8 @@ class LogManager:
             self._add_logs(changed, range(info.partitions, total))
             # The new directories have had the new number since before the row got it. The old ones get it too, in case some of
             # the new directories are lost.
-            for number in range(info.partitions):
-                directory = self.partitions[name, number].dir
+            for number in self._here(name, range(info.partitions)):
+                directory = self._path_of(name, number)
                 try:
                     partition_dir.write_metadata(self.disk, directory, info.topic_id, total)
                 except OSError as error:  # the next start writes it
@@ -355,14 +374,15 @@ class LogManager:
         logs: list[Log] = []
         try:
             self.checkpoints.forget(info.name, numbers)
-            for number in numbers:
+            for number in self._here(info.name, numbers):
                 self._check_may_make(info)
-                directory = f"{self.data_dir}/{partition_dir.directory_name(info.name, number)}"
+                directory = self._path_of(info.name, number)
                 partition_dir.make_way(self.disk, directory)
                 made.append(directory)
                 partition_dir.make(self.disk, directory, info.topic_id, info.partitions)
-            self.disk.sync_dir(self.data_dir)
-            for number in numbers:
+            for parent in sorted({path.rpartition("/")[0] for path in made}):
+                self.disk.sync_dir(parent)
+            for number in self._own(info.name, numbers):
                 self._check_may_make(info)
                 logs.append(startup.open_new(self.around, self.config, info, number))
             if also is None:
@@ -392,45 +412,63 @@ class LogManager:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; then its name is free. Raises UnknownTopic, StorageError."""
-        with self._lock:
+        with self._changing():
             info = self.require_topic(name)
             try:
                 self.catalogue.delete_topic(name)
             except UnknownOutcome as error:
                 # Later writes to the topic might be deleted with it at the next start.
-                for number in range(info.partitions):
+                for number in self._own(name, range(info.partitions)):
                     self.partitions[name, number].state.go_offline(f"it is not known whether it was deleted: {error}")
                 raise
-            topic_id = info.topic_id.bytes
-            del self._topics[name]
-            self._names.pop(topics.collision_key(name), None)
-            logs = [self.partitions.pop((name, number)) for number in range(info.partitions)]
-            for number in range(info.partitions):
-                del self.partitions_by_id[topic_id, number]
-            del self.topics_by_id[topic_id]  # last, see `_show`
-            self.generation += 1
-            for log in logs:
-                log.mark_deleted()
-            try:
-                renamed = [
-                    partition_dir.rename_deleted(self.disk, log.dir, name, log.partition, self.entropy.uuid())
-                    for log in logs
-                ]
-                for log, path in zip(logs, renamed, strict=True):
-                    if path is not None:
-                        log.moved_to(path)
-                self.disk.sync_dir(self.data_dir)
-                self.catalogue.forget_deleted_topics([info.topic_id])
-                delay_ms = LogConfig.from_overrides(self.config.defaults, info.configs).file_delete_delay_ms
-                self.housekeeper.delete_later([path for path in renamed if path is not None], delay_ms)
-            except (OSError, StorageError) as error:
-                # The topic is deleted nevertheless: the catalogue says so, and the next start removes the files.
-                logger.error("topic_files_not_removed", topic=name, error=str(error))
+            deleted = info, {log.partition: log for log in self._hide(info)}
+            if self._is_together:
+                self._deleted.append(deleted)
+            else:
+                self._clean_up([deleted])
         logger.info("topic_deleted", topic=name)
         for listener in self.on_topic_deleted:
             listener(name)
         for on_gone in self.on_topic_gone:
             on_gone(info)
+
+    def _clean_up(self, deleted: Sequence[tuple[TopicInfo, Mapping[int, Log]]]) -> None:
+        """Remove what deleted topics have left, when no node uses it any more."""
+        # The topics are deleted whatever happens here: the catalogue says so, and the next start removes the files.
+        try:
+            settled = self.nodes is None or self.nodes.settle()
+        except StorageError as error:
+            for info, _ in deleted:
+                logger.error("topic_files_not_removed", topic=info.name, error=str(error))
+            return
+        for info, logs in deleted:
+            try:
+                self._remove_files(info, logs)
+                if settled:
+                    self.catalogue.forget_deleted_topics([info.topic_id])
+            except (OSError, StorageError) as error:
+                logger.error("topic_files_not_removed", topic=info.name, error=str(error))
+
+    def _remove_files(self, info: TopicInfo, logs: Mapping[int, Log]) -> None:
+        """Have the directories of a deleted topic removed in a while. ``_lock`` is held. Raises OSError, StorageError."""
+        name = info.name
+        numbers = self._here(name, range(info.partitions))
+        if self.nodes is not None and self.nodes.apart:
+            # Where another node may make the topic anew, a line without a directory has to mean that records are lost.
+            self.checkpoints.forget(name, range(info.partitions))
+        renamed = []
+        for number in numbers:
+            path = partition_dir.rename_deleted(
+                self.disk, self._path_of(name, number), name, number, self.entropy.uuid()
+            )
+            if path is not None:
+                renamed.append(path)
+                if number in logs:
+                    logs[number].moved_to(path)
+        for parent in sorted({self._path_of(name, number).rpartition("/")[0] for number in numbers}):
+            self.disk.sync_dir(parent)
+        delay_ms = startup.log_config(self.config, info).file_delete_delay_ms
+        self.housekeeper.delete_later(renamed, delay_ms)
 
     def alter_topic_configs(
         self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
@@ -439,22 +477,167 @@ class LogManager:
 
         Raises UnknownTopic, InvalidSetting, StorageError.
         """
-        with self._lock:
+        with self._changing(validate_only):
             info = self.require_topic(name)
             configs = {key: value for key, value in {**info.configs, **changes}.items() if value is not None}
             for key in changes:
                 if key not in BY_NAME and key not in info.configs:
                     raise InvalidSetting(f"Unknown topic config name: {key}")
             config = LogConfig.from_overrides(self.config.defaults, configs)
+            _check_switched_off(startup.log_config(self.config, info), config)
             changed = attrs.evolve(info, configs=configs, version=info.version + 1)
             if validate_only:
                 return changed
             self.catalogue.put_topic(changed.row())
             self._show(changed, ())
-            for number in range(info.partitions):
+            for number in self._own(name, range(info.partitions)):
                 self.partitions[name, number].config = config
             self.generation += 1
         return changed
+
+    # -- with other nodes ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _changing(self, validate_only: bool = False) -> Iterator[None]:
+        """Topics are as in the catalogue, and nobody else changes them, on no node; then other nodes have the change."""
+        if self.nodes is None or self._is_together:
+            with self._lock:
+                yield
+            return
+        with self.nodes.changing_topics():
+            self.catch_up()
+            with self._lock:
+                yield
+            if not validate_only:
+                self.nodes.settle()
+
+    @property
+    def _is_together(self) -> bool:
+        return self._together is not None and self._together == self._get_ident()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """This thread changes several topics: other nodes have them all when it ends, and not one by one. Nobody else changes
+        topics meanwhile, so not for long. Raises StorageError."""
+        if self.nodes is None:
+            yield
+            return
+        with self.nodes.changing_topics():
+            self.catch_up()
+            self._together = self._get_ident()
+            try:
+                yield
+            finally:
+                self._together = None
+                deleted, self._deleted = self._deleted, []
+                if deleted:
+                    with self._lock:
+                        self._clean_up(deleted)
+                else:
+                    self.nodes.settle()
+
+    def catch_up(self) -> None:
+        """Bring the topics up to what other nodes have made of them in the catalogue. Any thread that may wait. Raises
+        StorageError."""
+        with self._lock:
+            rows = {row.topic_id: row for row in self.catalogue.topics()}
+            gone = [info for info in self.topics() if info.topic_id not in rows]
+            for info in gone:
+                self._gone_elsewhere(info)
+            if any(topic_id.bytes not in self.topics_by_id for topic_id in rows):
+                for prepare in self.on_bringing_in:
+                    prepare()
+            changed = []
+            for row in rows.values():
+                known = self.topics_by_id.get(row.topic_id.bytes)
+                if known is None or (known.partitions, known.configs) != (row.partitions, row.configs):
+                    changed.append(self._bring_in(row, known))
+        for info in gone:
+            for listener in self.on_topic_deleted:
+                listener(info.name)
+            for on_gone in self.on_topic_gone:
+                on_gone(info)
+        for name in changed:
+            for listener in self.on_topic_changed:
+                listener(name)
+
+    def _gone_elsewhere(self, info: TopicInfo) -> None:
+        """A topic that another node has deleted, and so its directories, unless that is left to each node. ``_lock`` is
+        held."""
+        logs = {log.partition: log for log in self._hide(info)}
+        if self.nodes is None or not self.nodes.apart:
+            return
+        try:
+            self._remove_files(info, logs)
+        except (OSError, StorageError) as error:  # the next start removes them, or a new topic of this name
+            logger.error("topic_files_not_removed", topic=info.name, error=str(error))
+
+    def _make_own_directories(self, info: TopicInfo, numbers: list[int]) -> None:
+        """Of a topic that a node elsewhere has made. Raises StorageError; then it can be tried again."""
+        try:
+            for number in numbers:
+                directory = self._path_of(info.name, number)
+                self._move_earlier(info, number, directory)
+                partition_dir.make_way(self.disk, directory)
+                partition_dir.make(self.disk, directory, info.topic_id, info.partitions)
+            self.disk.sync_dir(self.data_dir)
+        except OSError as error:
+            raise StorageError(f"The partitions of {info.name!r} could not be made: {error}") from error
+
+    def _move_earlier(self, info: TopicInfo, number: int, directory: str) -> None:
+        """The directory of an earlier topic of this name, which could not be removed. Raises OSError."""
+        if self.disk.exists(directory) and read_partition_metadata(self.disk, directory).topic_id not in (
+            None,
+            info.topic_id,
+        ):
+            path = partition_dir.rename_deleted(self.disk, directory, info.name, number, self.entropy.uuid())
+            if path is not None:
+                self.housekeeper.delete_later([path], 0)
+
+    def _bring_in(self, row: TopicRow, known: TopicInfo | None) -> str:
+        """A topic that another node has made or changed. Its directories are there, or are this node's to make. ``_lock`` is
+        held."""
+        version = 0 if known is None else known.version + 1
+        info = TopicInfo(row.name, row.topic_id, row.partitions, dict(row.configs), version)
+        config = startup.log_config(self.config, info)
+        before = range(0 if known is None else known.partitions)
+        for number in self._own(row.name, before):
+            self.partitions[row.name, number].config = config
+        numbers = range(len(before), row.partitions)
+        self.checkpoints.forget(info.name, numbers)
+        if self.nodes is not None and self.nodes.apart and numbers:
+            self._make_own_directories(info, self._own(row.name, numbers))
+        logs = [startup.open_new(self.around, self.config, info, number) for number in self._own(row.name, numbers)]
+        self._names[topics.collision_key(row.name)] = row.name
+        self._show(info, logs)
+        self.generation += 1
+        return row.name
+
+    def _hide(self, info: TopicInfo) -> list[Log]:
+        """A topic that was deleted. Returns its logs. ``_lock`` is held."""
+        name, topic_id = info.name, info.topic_id.bytes
+        del self._topics[name]
+        self._names.pop(topics.collision_key(name), None)
+        numbers = self._own(name, range(info.partitions))
+        logs = [self.partitions.pop((name, number)) for number in numbers]
+        for number in numbers:
+            del self.partitions_by_id[topic_id, number]
+        del self.topics_by_id[topic_id]  # last, see `_show`
+        self.generation += 1
+        for log in logs:
+            log.mark_deleted()
+        return logs
+
+    def _own(self, topic: str, numbers: range) -> list[int]:
+        return [number for number in numbers if self.nodes is None or self.nodes.has_partition(topic, number)]
+
+    def _here(self, topic: str, numbers: range) -> list[int]:
+        """Those whose directories this node makes and removes: of all nodes on this machine, or its own."""
+        return self._own(topic, numbers) if self.nodes is not None and self.nodes.apart else list(numbers)
+
+    def _path_of(self, topic: str, number: int) -> str:
+        directory = self.data_dir if self.nodes is None else self.nodes.directory_of(topic, number)
+        return f"{directory}/{partition_dir.directory_name(topic, number)}"
 
     def check_defaults(self, defaults: LogConfig) -> None:
         """Raises InvalidSetting where these defaults contradict the settings of a topic."""
@@ -469,7 +652,7 @@ class LogManager:
             in_force = [(info, self._with_defaults(info, config.defaults)) for info in self.topics()]
             self.config = config
             for info, log_config in in_force:
-                for number in range(info.partitions):
+                for number in self._own(info.name, range(info.partitions)):
                     self.partitions[info.name, number].config = log_config
             self.generation += 1
         self.housekeeper.reconfigure(config)
@@ -484,3 +667,14 @@ class LogManager:
         """Move the recovery points of all logs up, and save them. Blocks. Raises StorageError."""
         for _ in self.checkpoints.move_up_each():
             pass
+
+
+def _check_switched_off(before: LogConfig, after: LogConfig) -> None:
+    """As in Kafka, nobody may lose old records by chance, or have a topic of which a part is read and never removed. Raises
+    InvalidSetting."""
+    if before.remote_storage_enable and not after.remote_storage_enable and not after.remote_log_delete_on_disable:
+        raise InvalidSetting(
+            "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote data and turn "
+            "to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If you want to disable remote "
+            "storage and delete all remote data, please set `remote.storage.enable=false,remote.log.delete.on.disable=true`."
+        )

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from tests.bench import frame
 
-SCENARIOS = "kafka connections fsync scale pieces shuffle flink pulsar groups queues security parts spark check".split()
+SCENARIOS = (
+    "kafka connections fsync durable scale rest pieces shuffle flink pulsar groups queues security parts spark check"
+).split()
 
 
 def summary(scenario: str) -> str:

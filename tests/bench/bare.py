@@ -13,6 +13,7 @@ import select
 import socket
 import struct
 import sys
+from contextlib import suppress
 from typing import Any
 
 from crc32c import crc32c
@@ -70,18 +71,26 @@ def _accept(listener: socket.socket) -> socket.socket:
     return connection
 
 
+def _receive(connection: socket.socket, view: memoryview) -> int:
+    try:
+        return connection.recv_into(view)
+    except ConnectionError:  # the driver goes without a goodbye
+        return 0
+
+
 def serve_produce(listener: socket.socket, directory: str) -> None:
     logs, buffer = Logs(directory), memoryview(bytearray(_MOST_BYTES))
     while True:
         connection, have = _accept(listener), 0
-        while got := connection.recv_into(buffer[have:]):
+        while got := _receive(connection, buffer[have:]):
             have += got
             at, answers = 0, []
             while have - at >= 4 and have - at >= (size := 4 + _INT.unpack_from(buffer, at)[0]):
                 answers.append(logs.append(buffer[at : at + size])[1])
                 at += size
             if answers:
-                connection.sendall(b"".join(answers))
+                with suppress(ConnectionError):
+                    connection.sendall(b"".join(answers))
             if at:
                 buffer[: have - at] = buffer[at:have]
                 have -= at
@@ -99,13 +108,15 @@ def serve_fsync(listener: socket.socket, directory: str) -> None:
 class Connection:
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
-        self.buffer = b""
+        self.buffer = b""  # the beginning of a request
+        self.waits_for_room = False
         self.out: list[bytes | tuple[int, int, int]] = []  # bytes, or descriptor, offset and size
 
 
 class FetchServer:
     def __init__(self, listener: socket.socket, directory: str) -> None:
         self.listener, self.logs, self.poll = listener, Logs(directory), select.epoll()
+        self.view = memoryview(bytearray(256 * 1024))
 
     def run(self) -> None:
         connections: dict[int, Connection] = {}
@@ -119,18 +130,19 @@ class FetchServer:
                     self.poll.register(sock, select.EPOLLIN)
                 elif events & select.EPOLLOUT:
                     self.flush(connections[fd])
-                elif data := connections[fd].socket.recv(1 << 20):
-                    connections[fd].buffer += data
-                    self.handle(connections[fd])
+                elif got := _receive(connections[fd].socket, self.view):
+                    self.handle(connections[fd], got)
                 else:
                     self.poll.unregister(fd)
                     connections.pop(fd).socket.close()
 
-    def handle(self, connection: Connection) -> None:
-        data, at = connection.buffer, 0
+    def handle(self, connection: Connection, got: int) -> None:
+        data, at = self.view[:got], 0
+        if connection.buffer:
+            data = memoryview(bytearray(connection.buffer + data))
         while len(data) - at >= 4 and len(data) - at >= (size := _INT.unpack_from(data, at)[0] + 4):
             if data[at + 4 : at + 6] == b"\0\0":
-                log, answer = self.logs.append(memoryview(bytearray(data[at : at + size])))
+                log, answer = self.logs.append(data[at : at + size])
                 connection.out.append(answer)
                 waiting, log.waiting = log.waiting, []
                 for one in waiting:
@@ -139,13 +151,13 @@ class FetchServer:
             else:
                 self.fetch(connection, data, at)
             at += size
-        connection.buffer = data[at:] if at < len(data) else b""
+        connection.buffer = bytes(data[at:])
         self.flush(connection)
 
-    def fetch(self, connection: Connection, data: bytes, at: int) -> None:
+    def fetch(self, connection: Connection, data: memoryview, at: int) -> None:
         correlation_id, client = struct.unpack_from(">ih", data, at + 8)
         (length,) = struct.unpack_from(">h", data, at := at + 14 + client + 21)
-        topic = data[at + 2 : at + 2 + length]
+        topic = bytes(data[at + 2 : at + 2 + length])
         offset, most = struct.unpack_from(">qi", data, at + 2 + length + 8)
         log = self.logs.by_topic[topic]
         if offset == log.end:
@@ -183,9 +195,15 @@ class FetchServer:
                         del out[0]
                     else:
                         out[0] = fd, offset + sent, size - sent
-            self.poll.modify(connection.socket, select.EPOLLIN)
+            if connection.waits_for_room:
+                self.poll.modify(connection.socket, select.EPOLLIN)
+            connection.waits_for_room = False
         except BlockingIOError:
-            self.poll.modify(connection.socket, select.EPOLLOUT)
+            if not connection.waits_for_room:
+                self.poll.modify(connection.socket, select.EPOLLOUT)
+            connection.waits_for_room = True
+        except ConnectionError:
+            out.clear()
 
 
 def main(kind: str, directory: str) -> None:

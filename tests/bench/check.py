@@ -7,6 +7,9 @@ above the limit is measured again, as often as before, and counts only if it sta
 
 Without ``--base``, the commit of the newest tag, which is that of the last release. Exit code 1: something is dearer by more than
 the limit.
+
+``--sample`` is the short form for CI (`sample.py`). Without a tag it compares with a commit of the day before; if there is none,
+it says so and passes.
 """
 
 import argparse
@@ -20,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.bench import sample
 from tests.bench.process import ROOT
 
 # What is measured: arguments of ``python -m tests.bench``.
@@ -81,6 +85,32 @@ def measure(cases: Iterable[str], base: Path, rounds: int) -> Ratios:
     return figures
 
 
+def _release() -> str | None:
+    return next(iter(_git("tag", "--sort=-creatordate", "--merged").splitlines()), None)
+
+
+def _day_before() -> str | None:
+    """The newest commit that is a day older than this one."""
+    day = int(_git("log", "-1", "--format=%ct")) - 24 * 3600
+    return _git("rev-list", "-1", f"--before={day}", "--first-parent", "HEAD") or None
+
+
+def _sample(base: str | None) -> int:
+    try:
+        base = base or _release() or _day_before()
+        if base is None:
+            print("Not compared: this clone has no earlier commit.")
+            return 0
+        with _checked_out(base) as tree:
+            print(f"us of the broker's CPU a request at {base} and now, and the ratio")
+            findings = list(sample.measure(tree))
+    except (OSError, subprocess.CalledProcessError) as error:  # no git, or a copy without its history
+        print(f"Not compared: {error}")
+        return 0
+    print(*findings, sep="\n")
+    return 1 if any(finding.is_dearer for finding in findings) else 0
+
+
 def main(arguments: Sequence[str]) -> int:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m tests.bench check", description=__doc__, formatter_class=formatter)
@@ -88,8 +118,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--limit", type=float, default=1.10, help="the largest ratio that passes")
     parser.add_argument("--only", default="", help="only the cases with this in their name: " + ", ".join(CASES))
+    parser.add_argument("--sample", action="store_true", help=f"a minute's comparison, with a limit of {sample.LIMIT}")
     options = parser.parse_args(arguments)
-    base = options.base or next(iter(_git("tag", "--sort=-creatordate", "--merged").splitlines()), None)
+    if options.sample:
+        return _sample(options.base)
+    base = options.base or _release()
     if base is None:
         parser.error("No release is tagged: name the commit to compare with, as in make bench-check BASE=HEAD~20.")
     cases = [case for case in CASES if options.only in case]

@@ -39,7 +39,7 @@ class BareLoop:
         os.close(self._file)
 
 
-def _alternate(works: dict[str, Callable[[], None]], seconds: float) -> dict[str, list[float]]:
+def alternate(works: dict[str, Callable[[], None]], seconds: float) -> dict[str, list[float]]:
     """Do each work ``_RATE`` times a second, one after the other; how long each took, in s."""
     took: dict[str, list[float]] = {name: [] for name in works}
     interval = 1 / _RATE / len(works)  # if the disk is too slow for the rate, there are no pauses
@@ -69,9 +69,9 @@ def _latency(broker: BrokerProcess, directory: str, seconds: float, name: str) -
             produce(wire, frame, "bench", 1, 1)
 
         works = {"the loop": loop.once, "bare server": through_server, "broker": through_broker}
-        _alternate(works, min(0.5, seconds))
+        alternate(works, min(0.5, seconds))
         with Meter(broker) as meter:
-            took = _alternate(works, seconds)
+            took = alternate(works, seconds)
         bare.close()
     loop_figures = percentiles("", took["the loop"])
     for who, times in took.items():

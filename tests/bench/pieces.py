@@ -1,10 +1,12 @@
 """The cost of single pieces of work, each alone on one thread: us of its CPU, the best of several rounds.
 
-``log``: to append a batch, and to read. ``pulsar``: what a SEND, an ACK and a delivery need, and the dispatchers of many
-consumers (an entry is read from a list, assigned and acknowledged). ``security``: whether ACLs allow it, and a quota's decision.
-``share``: to acquire and acknowledge records.
+``log``: to append a batch, and to read. ``compaction``: a record of a log that is cleaned for the first time. ``pulsar``: what a
+SEND, an ACK and a delivery need, and the dispatchers of many consumers (an entry is read from a list, assigned and
+acknowledged). ``security``: whether ACLs allow it, and a quota's decision. ``share``: to acquire and acknowledge records.
 """
 
+import itertools
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +27,11 @@ from broker.security.acl import Operation, PatternType, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.client_quotas import DEFAULT, ClientQuotas, Entity, Kind, Windows
 from broker.security.principal import Principal
+from broker.storage.upkeep.cleaner import Cleaning, cleanable
 from protocol.kafka.messages.share_fetch import AcknowledgementBatch
+from protocol.kafka.records.compression import CODEC_NAMES, LZ4, NONE, ZSTD
 from protocol.kafka.records.entry import build_entry
+from protocol.kafka.records.records import build_batch
 from protocol.pulsar.acks import read_ack
 from protocol.pulsar.deliveries import Deliveries, Receipts
 from protocol.pulsar.frames import write_command
@@ -37,6 +42,7 @@ from tests.bench.frame import CPU, Options, Row, least_us
 from tests.bench.wire import batch
 
 _NOW_MS = 1_700_000_000_000
+_FAR_MS = 10**14
 
 
 def _row(options: Options, name: str, work: Callable[[], object], units: int = 1, usual: int = 20_000) -> Row:
@@ -56,6 +62,52 @@ def bench_log(options: Options) -> Iterator[Row]:
             now_ms = time.time_ns() // 1_000_000
             yield _row(options, f"append {name}", lambda: log.append(view, now_ms=now_ms), usual=usual)  # noqa: B023
             yield _row(options, f"read the last of {name}", lambda: log.read(log.high_watermark - 1, 1 << 20))  # noqa: B023
+
+
+def _keyed(records: int, unique: int, codec: int) -> Iterator[memoryview]:
+    """Batches of 100 records of about 200 bytes with ``unique`` keys, which come in an order like that of updates."""
+    draw = random.Random(1)
+    filler = draw.randbytes(2000).hex().encode()
+    for first in range(0, records, 100):
+        rows = []
+        for number in range(first, first + 100):
+            value = filler[(at := draw.randrange(3000)) : at + draw.randrange(160, 200)]
+            rows.append((b"key-%012d" % (number * 7919 % unique), value, (), _NOW_MS + number // 10))
+        yield memoryview(build_batch(rows, compression=codec))
+
+
+def bench_compaction(options: Options) -> Iterator[Row]:
+    records = max(1000, options.count(300_000) // 1000 * 1000)
+    with Broker(logging_level="warning") as broker:
+        logs = broker.server.kafka.logs
+        numbers = itertools.count()
+
+        def once(unique: int, codec: int) -> dict[str, float]:
+            topic = f"bench-{next(numbers)}"
+            # The least dirty ratio that only a log of more than it may have: the housekeeper leaves it to this thread.
+            configs = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "1"}
+            configs["min.compaction.lag.ms"] = str(_FAR_MS)
+            logs.create_topic(topic, 1, configs)
+            log = logs.partitions[topic, 0]
+            for view in _keyed(records, unique, codec):
+                log.append(view, now_ms=_NOW_MS)
+            with log.lock:
+                log.rolling.roll(_NOW_MS)
+            plan = cleanable(log, _NOW_MS + 2 * _FAR_MS, log.log_end_offset)
+            assert plan is not None
+            began = time.thread_time()
+            for _ in Cleaning(plan, 1 << 28, _NOW_MS).run():
+                pass
+            cost = time.thread_time() - began
+            logs.delete_topic(topic)
+            return {CPU: cost / records * 1e6}
+
+        for share in (10, 100):
+            for codec in (NONE, LZ4, ZSTD):
+                name = f"{share} % unique keys, {CODEC_NAMES[codec]}"
+                if options.wants(name):
+                    runs = [once(records * share // 100, codec) for _ in range(options.rounds)]
+                    yield Row(name, {CPU: min(run[CPU] for run in runs)})
 
 
 class Loop:
@@ -191,6 +243,7 @@ def bench_share(options: Options) -> Iterator[Row]:
 
 SECTIONS = {
     "log": bench_log,
+    "compaction": bench_compaction,
     "pulsar": bench_pulsar,
     "security": bench_security,
     "share": bench_share,

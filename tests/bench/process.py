@@ -18,6 +18,17 @@ ROOT = Path(__file__).parents[2]
 TREE = os.environ.get("BROKER_BENCH_TREE")
 
 
+def _cpu_ns(pid: int) -> int:
+    total_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total_ns += int((task / "schedstat").read_text().split()[0])
+            total_ns += sum(_cpu_ns(int(child)) for child in (task / "children").read_text().split())
+        except OSError:
+            pass  # it has just ended
+    return total_ns
+
+
 class OwnProcess:
     """The resources that the process of this id has used."""
 
@@ -25,14 +36,8 @@ class OwnProcess:
     address: str
 
     def cpu_s(self) -> float:
-        """CPU of its threads so far, without those that have ended. The kernel counts ns."""
-        total_ns = 0
-        for task in Path(f"/proc/{self.pid}/task").iterdir():
-            try:
-                total_ns += int((task / "schedstat").read_text().split()[0])
-            except OSError:
-                pass  # it has just ended
-        return total_ns / 1e9
+        """CPU of its threads, and of those of its children, so far, without what has ended. The kernel counts ns."""
+        return _cpu_ns(self.pid) / 1e9
 
     def rss_mb(self) -> float:
         """Resident memory."""
@@ -52,14 +57,20 @@ class BrokerProcess(OwnProcess):
     """``broker serve`` on a free port, with a data directory that goes when it ends."""
 
     def __init__(
-        self, *settings: str, listener: str = "kafka", directory: str | None = None, tree: str | None = None
+        self,
+        *settings: str,
+        listener: str = "kafka",
+        directory: str | None = None,
+        tree: str | None = None,
+        nodes: int = 1,
     ) -> None:
         """``settings``: ``key=value`` each. ``listener``: the protocol, or several with commas, of which the first has
         ``address``. ``directory``: where the temporary data directory is made. ``tree``: as ``BROKER_BENCH_TREE``, for a
         scenario that compares trees itself."""
-        self._settings = settings
+        self.settings = settings
         self._protocols = listener.split(",")
         self._tree = tree or TREE
+        self._nodes = nodes
         self._directory = tempfile.TemporaryDirectory(dir=directory, prefix="broker-bench-")
         self.data_dir = Path(self._directory.name) / "data"
         self._ready = Path(self._directory.name) / "ready.json"
@@ -76,22 +87,31 @@ class BrokerProcess(OwnProcess):
         self._directory.cleanup()
 
     def start(self) -> None:
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Returns at once: one that stands by is not ready."""
         command = [sys.executable, "-m", "broker", "serve", "--data-dir", str(self.data_dir)]
         command += ["--ready-file", str(self._ready)]
         for protocol in self._protocols:
             command += ["--listener", f"{protocol}://127.0.0.1:0"]
-        for setting in ("logging_level=warning", *self._settings):
+        if self._nodes > 1:
+            command += ["--nodes", str(self._nodes)]
+        for setting in ("logging_level=warning", *self.settings):
             command += ["--set", setting]
-        began = time.perf_counter()
+        self._began = time.perf_counter()
         self._process = subprocess.Popen(command, cwd=self._tree)
+        self.pid = self._process.pid
+
+    def wait_until_ready(self, patience_s: float = 30.0) -> None:
         while not self._ready.exists():
             assert self._process.poll() is None, "the broker did not start"
-            assert time.perf_counter() - began < 30, "the broker is not ready"
+            assert time.perf_counter() - self._began < patience_s, "the broker is not ready"
             time.sleep(0.001)
-        self.ready_s = time.perf_counter() - began
+        self.ready_s = time.perf_counter() - self._began
         self.listeners: dict[str, str] = json.loads(self._ready.read_text())["listeners"]
         self.address = self.listeners[self._protocols[0]]
-        self.pid = self._process.pid
 
     def end(self, signal: int) -> float:
         """Seconds until it has ended. It can be started again."""

@@ -8,15 +8,19 @@ import sys
 import pytest
 
 from tests.bench.__main__ import SCENARIOS, listing
+from tests.bench.connections import compiler
 from tests.bench.frame import Options, compared
 from tests.bench.process import ROOT
+from tests.durable.postgres import PostgresServer
 
 # By scenario: its cheapest section. Spark and Flink take long to start; tests/spark and tests/compat/flink run what they use.
 _CHEAPEST = {
     "kafka": "produce",
     "connections": "3-small",
     "fsync": "latency",
+    "durable": "takeover",
     "scale": "idle",
+    "rest": "start",
     "pieces": "share",
     "shuffle": "latency",
     "pulsar": "exclusive",
@@ -32,6 +36,10 @@ _SMALLEST = ("--scale", "0.0004", "--rounds", "1", "--seconds", "0.05", "--json"
 def test_scenario_measures_in_its_smallest_form(scenario: str) -> None:
     if scenario == "queues" and importlib.util.find_spec("confluent_kafka") is None:
         pytest.skip("needs confluent-kafka")
+    if scenario == "durable" and not (PostgresServer.installed() and importlib.util.find_spec("obstore")):
+        pytest.skip("needs PostgreSQL and obstore")
+    if scenario == "connections" and compiler() is None:
+        pytest.skip("needs a C compiler")
     command = [sys.executable, "-m", "tests.bench", scenario, _CHEAPEST[scenario], *_SMALLEST]
     answer = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert json.loads(answer)["rows"]

@@ -1,17 +1,19 @@
-"""The commands are run as a user runs them: as processes, against a real broker."""
+"""The commands are run as a user runs them: as processes, against a real broker. Most are forked from one that has the imports
+behind it (prepared.py); those of ``command_line`` are not."""
 
 import os
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from broker.client import Broker
+from tests.cli.prepared import PreparedPython
 
 Result = subprocess.CompletedProcess[bytes]
 Run = Callable[..., Result]
@@ -21,6 +23,12 @@ def command_line(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "broker", *arguments]
 
 
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedPython]:
+    with PreparedPython(tmp_path_factory.mktemp("prepared")) as prepared:
+        yield prepared
+
+
 @pytest.fixture
 def environment(session_broker: Broker) -> dict[str, str]:
     """That of a user who has said where the broker is."""
@@ -28,22 +36,31 @@ def environment(session_broker: Broker) -> dict[str, str]:
 
 
 @pytest.fixture
-def run(environment: dict[str, str]) -> Run:
+def run(prepared: PreparedPython, environment: dict[str, str]) -> Run:
     """Runs a command to its end; raises if it ends with another status than ``fails``."""
-    return partial(_run, environment)
+    return partial(_run, environment, prepared=prepared)
 
 
 @pytest.fixture
-def run_alone() -> Run:
+def run_alone(prepared: PreparedPython) -> Run:
     """The same where there is no broker."""
-    return partial(_run, dict(os.environ))
+    return partial(_run, dict(os.environ), prepared=prepared)
 
 
-def _run(environment: dict[str, str], *arguments: str, stdin: bytes = b"", fails: int | None = 0) -> Result:
+def _run(
+    environment: dict[str, str],
+    *arguments: str,
+    stdin: bytes = b"",
+    fails: int | None = 0,
+    prepared: PreparedPython | None = None,
+) -> Result:
     """``fails`` None: any status."""
-    result = subprocess.run(
-        command_line(*arguments), input=stdin, capture_output=True, env=environment, check=False, timeout=60
-    )
+    if prepared is not None and _of_python(environment) == _of_python(os.environ):
+        result = prepared.run(list(arguments), environment, stdin, timeout_s=60)
+    else:
+        result = subprocess.run(
+            command_line(*arguments), input=stdin, capture_output=True, env=environment, check=False, timeout=60
+        )
     assert fails in (None, result.returncode), result.stderr.decode()
     assert b"Traceback" not in result.stderr, result.stderr.decode()
     return result
@@ -53,6 +70,11 @@ def _run(environment: dict[str, str], *arguments: str, stdin: bytes = b"", fails
 def topic() -> str:
     """A name that no other test has."""
     return f"t-{uuid.uuid4().hex[:12]}"
+
+
+def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """What Python reads at its start only."""
+    return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
 
 
 class Serving:

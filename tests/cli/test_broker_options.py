@@ -68,7 +68,7 @@ def test_every_command_takes_the_settings_of_a_file(run_alone: Run, settings: Pa
     assert b"orders\t1\n" == run_alone("topics", "list", *config).stdout
     assert b"" == run_alone("transactions", "list", *config).stdout
     assert b"not found" in run_alone("transactions", "abort", "t", *config, fails=1).stderr
-    assert b"answers and serves" in run_alone("health", f"localhost:{gate.port}", *config).stdout
+    assert b"answers and serves" in run_alone("health", f"localhost:{gate.port}", "--timeout", "50", *config).stdout
 
 
 def test_a_token_in_a_file_lets_in(run_alone: Run, settings: Path) -> None:

@@ -13,6 +13,7 @@ from tests.cli.conftest import Run
 
 def test_the_cluster_is_described(session_broker: Broker, run: Run) -> None:
     address = session_broker.bootstrap_servers
+    partitions = len(session_broker.server.kafka.logs.partitions)
     (line,) = run("cluster", "describe", "--output", "json").stdout.splitlines()
     described = json.loads(line)
     assert 22 == len(described["cluster_id"])
@@ -21,9 +22,11 @@ def test_the_cluster_is_described(session_broker: Broker, run: Run) -> None:
     assert (1, address, False) == (own["id"], f"{own['host']}:{own['port']}", own["fenced"])
     assert [f"PLAINTEXT://{address}"] == own["listeners"]
     assert 0 < own["usable_bytes"] <= own["total_bytes"]
+    assert partitions == own["partitions"]
     heading, row = run("cluster", "describe").stdout.decode().splitlines()
     assert f"cluster {described['cluster_id']}, controller 1, 1 broker" == heading
     assert row.startswith(f"1\t{address}\t-\tup\tPLAINTEXT://{address}\t")
+    assert row.endswith(f"\t{partitions}")
 
 
 def test_apis_and_features_are_listed(run: Run) -> None:

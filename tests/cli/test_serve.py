@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
+from broker.cli.main import COMMANDS
 from tests.cli.conftest import Run, Serving, command_line
 
 Serve = Callable[..., Serving]
@@ -236,6 +237,14 @@ def test_help_lists_commands_and_suggests_for_typos(run: Run) -> None:
         assert f"  {command} " in shown
     assert b"did you mean 'serve'?" in run("sevre", fails=2).stderr
     assert run("--version").stdout.startswith(b"reactor-broker ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_starts_without_preparation(run_alone: Run, name: str) -> None:
+    """``run`` forks commands from a process that has imported all of them: here each has to find by itself what it imports."""
+    anew = subprocess.run(command_line(name, "--help"), capture_output=True, timeout=60, check=True)
+    assert b"" == anew.stderr
+    assert run_alone(name, "--help").stdout == anew.stdout
 
 
 def test_terminal_shows_the_next_commands(tmp_path: Path) -> None:

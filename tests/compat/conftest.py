@@ -1,4 +1,7 @@
-"""One broker, served as users serve it, for all clients; each test makes topics of its own."""
+"""One broker, served as users serve it, for all clients; each test makes topics of its own.
+
+With ``BROKER_NODES=3`` in the environment (``make compat-nodes``) it is a cluster of three nodes on this machine.
+"""
 
 import gc
 import uuid
@@ -9,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.clients.librdkafka import settings
-from tests.process.broker_process import BrokerProcess
+from tests.compat.served import Served
 
 # Short, so that a member that crashes is noticed soon; everything else is as a newcomer has it.
 SETTINGS = ("group_min_session_timeout_ms=500",)
@@ -30,8 +33,8 @@ def _clients_are_collected() -> Iterator[None]:
 
 
 @pytest.fixture(scope="package")
-def broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("compat"), *SETTINGS) as broker:
+def broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("compat"), *SETTINGS) as broker:
         yield broker
         # Whatever the clients did, nothing of it was the broker's fault.
         assert broker.stop() == 0
@@ -39,7 +42,7 @@ def broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerP
 
 
 @pytest.fixture(scope="package")
-def servers(broker_process: BrokerProcess) -> str:
+def servers(broker_process: Served) -> str:
     """What clients call ``bootstrap.servers``."""
     return broker_process.address
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 
 from tests.compat.clients.kafka_python import kafka
 from tests.compat.clients.librdkafka import consume, settings
-from tests.process.broker_process import BrokerProcess
+from tests.compat.served import Served
 
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
@@ -33,9 +33,9 @@ EVERYTHING = AclBindingFilter(
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Anonymous clients of its first listener may do everything; users log in at the second one."""
-    with BrokerProcess(
+    with Served(
         tmp_path_factory.mktemp("acls"),
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users=User:ANONYMOUS",
@@ -49,14 +49,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def admin(broker: BrokerProcess) -> Iterator[AdminClient]:
+def admin(broker: Served) -> Iterator[AdminClient]:
     admin = AdminClient(settings(broker.address))
     yield admin
     delete(admin, EVERYTHING)
 
 
 @pytest.fixture
-def alice(broker: BrokerProcess, admin: AdminClient) -> dict[str, Any]:
+def alice(broker: Served, admin: AdminClient) -> dict[str, Any]:
     """The settings of a client that has logged in."""
     secret = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     changes = admin.alter_user_scram_credentials([UserScramCredentialUpsertion("alice", secret, b"wonderland")])
@@ -138,7 +138,7 @@ def test_confluent_kafka_is_told_which_acl_is_wrong(admin: AdminClient) -> None:
     assert KafkaError.INVALID_REQUEST == code_of(failure)
 
 
-def test_kafka_python_creates_describes_and_deletes_acls(broker: BrokerProcess, admin: AdminClient) -> None:
+def test_kafka_python_creates_describes_and_deletes_acls(broker: Served, admin: AdminClient) -> None:
     from kafka.admin import (
         ACL,
         ACLFilter,

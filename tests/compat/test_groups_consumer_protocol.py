@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.compat.clients import java
 from tests.compat.clients.librdkafka import settings
 from tests.compat.conftest import new_name
-from tests.process.broker_process import BrokerProcess
+from tests.compat.served import Served
 
 PARTITIONS = 6
 # Short, so that nobody waits for long.
@@ -28,19 +28,19 @@ SETTINGS = (
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("consumer-protocol"), *SETTINGS) as broker:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("consumer-protocol"), *SETTINGS) as broker:
         yield broker
         assert broker.stop() == 0
         assert [] == broker.errors
 
 
 @pytest.fixture
-def topic(broker: BrokerProcess) -> str:
+def topic(broker: Served) -> str:
     return make_topic(broker, new_name("consumer"))
 
 
-def make_topic(broker: BrokerProcess, name: str, partitions: int = PARTITIONS) -> str:
+def make_topic(broker: Served, name: str, partitions: int = PARTITIONS) -> str:
     admin = AdminClient(settings(broker.address))
     admin.create_topics([NewTopic(name, partitions)])[name].result(30)
     return name
@@ -83,7 +83,7 @@ class Member:
 
 
 class Group:
-    def __init__(self, broker: BrokerProcess, topic: str) -> None:
+    def __init__(self, broker: Served, topic: str) -> None:
         self.broker, self.topic = broker, topic
         self.name = f"group-of-{topic}"
         self.members: list[Member] = []
@@ -130,13 +130,13 @@ class Group:
 
 
 @pytest.fixture
-def group(broker: BrokerProcess, topic: str) -> Iterator[Group]:
+def group(broker: Served, topic: str) -> Iterator[Group]:
     group = Group(broker, topic)
     yield group
     group.close()
 
 
-def write(broker: BrokerProcess, topic: str, *values: int) -> None:
+def write(broker: Served, topic: str, *values: int) -> None:
     producer = Producer(settings(broker.address))
     for value in values:
         producer.produce(topic, str(value).encode(), partition=value % PARTITIONS)
@@ -154,7 +154,7 @@ def test_members_join_and_leave(group: Group) -> None:
     group.settle(until=lambda: [len(member.owned) for member in group.members] == [3, 3])
 
 
-def test_a_member_that_vanishes_is_replaced(group: Group, broker: BrokerProcess) -> None:
+def test_a_member_that_vanishes_is_replaced(group: Group, broker: Served) -> None:
     group.join()
     program = (
         "import sys, confluent_kafka as k\n"
@@ -193,7 +193,7 @@ def test_static_member_gets_its_partitions_back(group: Group) -> None:
     assert (again.owned, second.owned) == (had, kept)
 
 
-def test_regular_expression_matches_later_topics(broker: BrokerProcess, group: Group) -> None:
+def test_regular_expression_matches_later_topics(broker: Served, group: Group) -> None:
     first = make_topic(broker, f"{group.topic}-a")
     group.join(f"^{group.topic}-.*")
     group.settle(first)
@@ -201,7 +201,7 @@ def test_regular_expression_matches_later_topics(broker: BrokerProcess, group: G
     group.settle(first, second)
 
 
-def test_committed_offsets_are_kept_and_read(broker: BrokerProcess, group: Group) -> None:
+def test_committed_offsets_are_kept_and_read(broker: Served, group: Group) -> None:
     write(broker, group.topic, *range(60))
     member = group.join()
     group.settle(until=lambda: len(member.values) == 60)
@@ -213,13 +213,13 @@ def test_committed_offsets_are_kept_and_read(broker: BrokerProcess, group: Group
     assert sorted(map(int, member.values)) == list(range(60, 66))
 
 
-def test_client_refuses_settings_of_the_other_protocol(broker: BrokerProcess) -> None:
+def test_client_refuses_settings_of_the_other_protocol(broker: Served) -> None:
     """So the broker need not say it: the client names them itself."""
     with pytest.raises(KafkaException, match=r"session\.timeout\.ms"):
         Member(broker.address, "g", "t", session_timeout_ms=3000)
 
 
-def test_group_changes_its_protocol_and_back(broker: BrokerProcess, group: Group) -> None:
+def test_group_changes_its_protocol_and_back(broker: Served, group: Group) -> None:
     write(broker, group.topic, *range(60))
     for _ in range(3):
         group.join(protocol="classic")
@@ -239,7 +239,7 @@ def test_group_changes_its_protocol_and_back(broker: BrokerProcess, group: Group
 
 
 def test_members_live_on_while_the_broker_is_killed(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, *SETTINGS) as broker:
+    with Served(tmp_path, *SETTINGS) as broker:
         group = Group(broker, make_topic(broker, new_name("killed")))
         for _ in range(3):
             group.join()
@@ -259,7 +259,7 @@ def test_members_live_on_while_the_broker_is_killed(tmp_path: Path) -> None:
         group.close()
 
 
-def test_paused_member_is_fenced_and_comes_back(broker: BrokerProcess, group: Group) -> None:
+def test_paused_member_is_fenced_and_comes_back(broker: Served, group: Group) -> None:
     """A member that does not poll for too long: its partitions go to the others, and it gets some when it is back."""
     slow = group.join(max_poll_interval_ms=1000)
     other = group.join()
@@ -273,5 +273,5 @@ def test_paused_member_is_fenced_and_comes_back(broker: BrokerProcess, group: Gr
 JAVA = ["rebalance", "static", "regex", "admin", "upgrade", "settings"]
 
 
-def test_java(broker: BrokerProcess) -> None:
+def test_java(broker: Served) -> None:
     assert java.run(java.jars_or_skip(), "ConsumerGroups", broker.address, new_name("java")) == JAVA

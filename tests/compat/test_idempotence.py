@@ -12,8 +12,8 @@ from tests.compat.clients.kafka_python import kafka
 from tests.compat.clients.librdkafka import Librdkafka, settings
 from tests.compat.clients.node import Kafkajs, Platformatic
 from tests.compat.clients.record import Record
+from tests.compat.served import Served
 from tests.compat.test_interchange import stored
-from tests.process.broker_process import BrokerProcess
 
 VALUES = [b"%d" % number for number in range(200)]
 
@@ -70,12 +70,12 @@ PRODUCERS = {
 
 @pytest.mark.parametrize("client", PRODUCERS)
 def test_idempotent_producer_writes_once_and_in_order(
-    client: str, topic: str, servers: str, broker_process: BrokerProcess
+    client: str, topic: str, servers: str, broker_process: Served
 ) -> None:
     PRODUCERS[client](servers, topic)
     consumed = Librdkafka().consume(servers, topic, len(VALUES))
     assert {0: [Record(None, value) for value in VALUES]} == consumed
-    headers = list(stored(broker_process.data_dir / f"{topic}-0"))
+    headers = list(stored(broker_process.partition_dir(topic)))
     assert len({header.producer_id for header in headers} - {-1}) == 1, "not an idempotent producer"
     assert [0] * len(headers) == [header.producer_epoch for header in headers]
     assert sequences(headers) == [header.base_sequence for header in headers]
@@ -90,12 +90,12 @@ def sequences(headers: list[BatchHeader]) -> list[int]:
     return expected
 
 
-def test_two_producers_are_told_apart(topic: str, servers: str, broker_process: BrokerProcess) -> None:
+def test_two_producers_are_told_apart(topic: str, servers: str, broker_process: Served) -> None:
     for _ in range(2):
         producer = Producer(settings(servers, enable_idempotence=True))
         producer.produce(topic, b"value")
         assert 0 == producer.flush(30)
-    producers = [header.producer_id for header in stored(broker_process.data_dir / f"{topic}-0")]
+    producers = [header.producer_id for header in stored(broker_process.partition_dir(topic))]
     assert 2 == len(set(producers))
 
 

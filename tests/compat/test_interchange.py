@@ -9,7 +9,7 @@ from protocol.kafka.records.batch import BatchHeader, batches
 from tests.compat.clients import CLIENTS, each_client, skip_if_missing, writable
 from tests.compat.clients.librdkafka import Librdkafka
 from tests.compat.clients.record import CODECS, Client, Record
-from tests.process.broker_process import BrokerProcess
+from tests.compat.served import Served
 
 ACKS = {"leader": 1, "all": -1}
 # A topic, and what is in its partitions.
@@ -47,12 +47,12 @@ def test_a_client_reads_what_every_client_has_written(
 @each_codec
 @each_client
 def test_batches_keep_their_codec(
-    client: Client, codec: str, written: dict[str, Written], broker_process: BrokerProcess
+    client: Client, codec: str, written: dict[str, Written], broker_process: Served
 ) -> None:
     skip_if_missing(client, codec)
     topic, _ = written[codec]
     partition = CLIENTS.index(client)
-    kept = {header.compression for header in stored(broker_process.data_dir / f"{topic}-{partition}")}
+    kept = {header.compression for header in stored(broker_process.partition_dir(topic, partition))}
     # librdkafka leaves a batch as it is where compressing it would gain nothing.
     assert kept in ({CODECS.index(codec)}, {0, CODECS.index(codec)})
 

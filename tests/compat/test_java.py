@@ -8,6 +8,7 @@ import pytest
 
 from tests.compat.clients import java
 from tests.compat.conftest import new_name
+from tests.process.broker_process import BrokerProcess
 
 CLIENTS = [
     *[f"codec-{codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")],
@@ -36,6 +37,16 @@ def jars(request: pytest.FixtureRequest) -> Path:
 @pytest.mark.parametrize(("program", "scenarios"), [("KafkaClients", CLIENTS), ("Transactions", TRANSACTIONS)])
 def test_kafka_s_own_clients(jars: Path, servers: str, program: str, scenarios: list[str]) -> None:
     assert scenarios == java.run(jars, program, servers, new_name("java"))
+
+
+def test_transactions_of_kafka_s_own_clients_over_two_nodes(jars: Path, tmp_path: Path) -> None:
+    nodes = BrokerProcess(tmp_path)
+    nodes.options = ("--nodes", "2")
+    with nodes:
+        try:
+            assert TRANSACTIONS == java.run(jars, "Transactions", nodes.address, new_name("java"))
+        finally:
+            nodes.stop()
 
 
 @pytest.mark.parametrize(("program", "scenarios"), [("ClusterAdmin", CLUSTER), ("ShareAdmin", SHARE_GROUPS)])

@@ -13,34 +13,34 @@ from tests.compat.clients import aio, kafka_python, librdkafka
 from tests.compat.clients.kafka_python import kafka
 from tests.compat.clients.librdkafka import settings
 from tests.compat.conftest import SETTINGS
+from tests.compat.served import Served
 from tests.compat.test_groups_librdkafka import PARTITIONS, Group, write
-from tests.process.broker_process import BrokerProcess
 
 
 @pytest.fixture(scope="module")
-def restarting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("restart"), *SETTINGS) as broker:
+def restarting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("restart"), *SETTINGS) as broker:
         yield broker
         assert broker.stop() == 0
         assert [] == broker.errors
 
 
-def stopped_in_good_order(broker: BrokerProcess) -> None:
+def stopped_in_good_order(broker: Served) -> None:
     assert broker.stop() == 0
     broker.start()
 
 
-def killed(broker: BrokerProcess) -> None:
+def killed(broker: Served) -> None:
     broker.kill()
     broker.start()
 
 
 restarts = pytest.mark.parametrize("restart", [stopped_in_good_order, killed])
-Restart = Callable[[BrokerProcess], None]
+Restart = Callable[[Served], None]
 
 
 @restarts
-def test_producers_go_on(restart: Restart, restarting: BrokerProcess, name: str) -> None:
+def test_producers_go_on(restart: Restart, restarting: Served, name: str) -> None:
     errors: list[Any] = []
     confluent = Producer(settings(restarting.address))
     python = kafka.KafkaProducer(bootstrap_servers=restarting.address)
@@ -58,7 +58,7 @@ def test_producers_go_on(restart: Restart, restarting: BrokerProcess, name: str)
 
 
 @restarts
-def test_a_consumer_goes_on_where_it_was(restart: Restart, restarting: BrokerProcess, name: str) -> None:
+def test_a_consumer_goes_on_where_it_was(restart: Restart, restarting: Served, name: str) -> None:
     servers = restarting.address
     write(servers, name, b"0", b"1")
     consumer = Consumer(settings(servers, group_id=name, auto_offset_reset="earliest", heartbeat_interval_ms=100))
@@ -75,7 +75,7 @@ def test_a_consumer_goes_on_where_it_was(restart: Restart, restarting: BrokerPro
 
 
 @restarts
-def test_new_consumer_begins_at_the_committed_offset(restart: Restart, restarting: BrokerProcess, name: str) -> None:
+def test_new_consumer_begins_at_the_committed_offset(restart: Restart, restarting: Served, name: str) -> None:
     servers = restarting.address
     write(servers, name, b"0", b"1", b"2")
     consumer = kafka_python.join(
@@ -94,7 +94,7 @@ def test_new_consumer_begins_at_the_committed_offset(restart: Restart, restartin
 
 
 @restarts
-def test_an_aiokafka_client_goes_on(restart: Restart, restarting: BrokerProcess, name: str) -> None:
+def test_an_aiokafka_client_goes_on(restart: Restart, restarting: Served, name: str) -> None:
     servers = restarting.address
 
     async def test() -> None:
@@ -114,7 +114,7 @@ def test_an_aiokafka_client_goes_on(restart: Restart, restarting: BrokerProcess,
 
 
 @restarts
-def test_members_keep_their_places_without_a_rebalance(restart: Restart, restarting: BrokerProcess, name: str) -> None:
+def test_members_keep_their_places_without_a_rebalance(restart: Restart, restarting: Served, name: str) -> None:
     servers = restarting.address
     group = Group(servers, name)
     admin = AdminClient(settings(servers))

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 import broker.client
 from tests.compat.clients import java
 from tests.compat.conftest import new_name
-from tests.process.broker_process import BrokerProcess
+from tests.compat.served import Served
 
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 120.0
@@ -46,16 +46,16 @@ SCENARIOS = [
 
 
 @pytest.fixture(scope="module")
-def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Short locks, so that those of a worker that hangs end soon."""
     settings = ["group_share_min_record_lock_duration_ms=1000", "group_share_min_heartbeat_interval_ms=100"]
-    with BrokerProcess(tmp_path_factory.mktemp("shares"), *settings) as served:
+    with Served(tmp_path_factory.mktemp("shares"), *settings) as served:
         yield served
         assert served.stop() == 0
         assert [] == served.errors
 
 
-def make(served: BrokerProcess, partitions: int = 1, **settings: str) -> str:
+def make(served: Served, partitions: int = 1, **settings: str) -> str:
     """A topic, and a group of the same name that begins at the first record."""
     name = new_name("share")
     admin = AdminClient({"bootstrap.servers": served.address})
@@ -70,7 +70,7 @@ def make(served: BrokerProcess, partitions: int = 1, **settings: str) -> str:
     return name
 
 
-def write(served: BrokerProcess, topic: str, values: Iterator[str] | range, **settings: Any) -> None:
+def write(served: Served, topic: str, values: Iterator[str] | range, **settings: Any) -> None:
     producer = Producer({"bootstrap.servers": served.address, "batch.num.messages": 20} | settings)
     for value in values:
         producer.produce(topic, str(value).encode())
@@ -81,7 +81,7 @@ def write(served: BrokerProcess, topic: str, values: Iterator[str] | range, **se
 class Worker:
     """``done`` counts the records whose acknowledgements were answered, ``unknown`` has those of which nobody knows."""
 
-    def __init__(self, kind: str, served: BrokerProcess, name: str) -> None:
+    def __init__(self, kind: str, served: Served, name: str) -> None:
         if kind == "java":
             command = java.command(java.jars_in(), "ShareConsumers", "worker", served.address, name, name)
         else:
@@ -137,7 +137,7 @@ class Worker:
 
 
 @contextmanager
-def workers(served: BrokerProcess, name: str, *kinds: str) -> Iterator[list[Worker]]:
+def workers(served: Served, name: str, *kinds: str) -> Iterator[list[Worker]]:
     running = [Worker(kind, served, name) for kind in kinds]
     try:
         yield running
@@ -177,13 +177,13 @@ KINDS = ["ours", "confluent", pytest.param("java", marks=needs_java)]
 
 
 @needs_java
-def test_kafka_s_own_share_consumer(shares: BrokerProcess) -> None:
+def test_kafka_s_own_share_consumer(shares: Served) -> None:
     jars, name = java.jars_in(), new_name("java")
     assert SCENARIOS == java.run(jars, "ShareConsumers", "scenarios", shares.address, name, timeout_s=300)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_client_processes_every_record_once(shares: BrokerProcess, kind: str) -> None:
+def test_each_client_processes_every_record_once(shares: Served, kind: str) -> None:
     name = make(shares, 2)
     write(shares, name, range(300))
     expected = {str(number) for number in range(300)}
@@ -191,7 +191,7 @@ def test_each_client_processes_every_record_once(shares: BrokerProcess, kind: st
         assert wait_until_done(running, expected) == Counter(expected)
 
 
-def test_mixed_clients_process_every_record_once(shares: BrokerProcess) -> None:
+def test_mixed_clients_process_every_record_once(shares: Served) -> None:
     name = make(shares, 2)
     kinds = ["ours", "confluent", *(["java"] if java.has_java() else [])]
     with workers(shares, name, *kinds) as running:
@@ -209,7 +209,7 @@ def test_mixed_clients_process_every_record_once(shares: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_worker_s_records_go_to_others(shares: BrokerProcess, kind: str) -> None:
+def test_killed_worker_s_records_go_to_others(shares: Served, kind: str) -> None:
     name = make(shares)
     write(shares, name, range(20))
     with workers(shares, name, "hold") as (held,):
@@ -223,7 +223,7 @@ def test_killed_worker_s_records_go_to_others(shares: BrokerProcess, kind: str) 
 
 
 def test_acknowledged_records_stay_so_after_broker_kill(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, "group_share_min_record_lock_duration_ms=1000") as served:
+    with Served(tmp_path, "group_share_min_record_lock_duration_ms=1000") as served:
         name = make(served, 2, **{"share.record.lock.duration.ms": "2000"})
         count = 0
         with workers(served, name, "ours", "ours", "confluent") as running:
@@ -239,7 +239,7 @@ def test_acknowledged_records_stay_so_after_broker_kill(tmp_path: Path) -> None:
         served.stop()
 
 
-def test_librdkafka_releases_rejects_and_reaches_delivery_limit(shares: BrokerProcess) -> None:
+def test_librdkafka_releases_rejects_and_reaches_delivery_limit(shares: Served) -> None:
     name = make(shares)
     write(shares, name, range(3))
     settings = {"bootstrap.servers": shares.address, "group.id": name, "share.acknowledgement.mode": "explicit"}
@@ -257,7 +257,7 @@ def test_librdkafka_releases_rejects_and_reaches_delivery_limit(shares: BrokerPr
         assert len(jobs.poll(1)) == 0
 
 
-def test_transactions_under_read_committed(shares: BrokerProcess) -> None:
+def test_transactions_under_read_committed(shares: Served) -> None:
     name = make(shares, **{"share.isolation.level": "read_committed"})
     producer = Producer({"bootstrap.servers": shares.address, "transactional.id": name})
     producer.init_transactions(LIMIT_S)
@@ -275,7 +275,7 @@ def test_transactions_under_read_committed(shares: BrokerProcess) -> None:
         assert [] == jobs.poll(0.5)
 
 
-def test_many_workers_share_one_partition(shares: BrokerProcess) -> None:
+def test_many_workers_share_one_partition(shares: Served) -> None:
     name = make(shares)
     count, members = 200, 8
     done: Counter[bytes | None] = Counter()

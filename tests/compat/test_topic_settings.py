@@ -10,9 +10,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from tests.compat.clients import each_client, skip_if_missing, writable
 from tests.compat.clients.librdkafka import Librdkafka, consume, settings
 from tests.compat.clients.record import CODECS, Client, Record
+from tests.compat.served import Served
 from tests.compat.test_groups_librdkafka import write
 from tests.compat.test_interchange import stored
-from tests.process.broker_process import BrokerProcess
 
 # Looked after all the time instead of every few seconds and minutes.
 BUSY = (
@@ -25,15 +25,15 @@ BUSY = (
 
 
 @pytest.fixture(scope="module")
-def tidy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("tidy"), *BUSY) as broker:
+def tidy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with Served(tmp_path_factory.mktemp("tidy"), *BUSY) as broker:
         yield broker
         assert broker.stop() == 0
         assert [] == broker.errors
 
 
 @pytest.fixture(scope="module")
-def compacted(tidy: BrokerProcess) -> tuple[str, dict[bytes, bytes | None]]:
+def compacted(tidy: Served) -> tuple[str, dict[bytes, bytes | None]]:
     """A topic in which keys were written again and again and some deleted, until the broker has tidied it up; what is left."""
     servers = tidy.address
     configs = {"cleanup.policy": "compact", "segment.bytes": "20000", "delete.retention.ms": "0", "segment.ms": "1000"}
@@ -79,7 +79,7 @@ def read_all(servers: str, topic: str) -> list[Any]:
 
 @each_client
 def test_every_client_reads_last_value_of_key(
-    client: Client, compacted: tuple[str, dict[bytes, bytes | None]], tidy: BrokerProcess
+    client: Client, compacted: tuple[str, dict[bytes, bytes | None]], tidy: Served
 ) -> None:
     skip_if_missing(client)
     topic, expected = compacted
@@ -99,7 +99,7 @@ def test_every_client_reads_last_value_of_key(
 
 
 def test_offsets_survive_compaction_and_retention(
-    compacted: tuple[str, dict[bytes, bytes | None]], tidy: BrokerProcess
+    compacted: tuple[str, dict[bytes, bytes | None]], tidy: Served
 ) -> None:
     topic, _ = compacted
     for message in read_all(tidy.address, topic):
@@ -108,7 +108,7 @@ def test_offsets_survive_compaction_and_retention(
             assert expected == message.value()
 
 
-def test_reader_of_deleted_records_begins_at_the_rest(tidy: BrokerProcess) -> None:
+def test_reader_of_deleted_records_begins_at_the_rest(tidy: Served) -> None:
     servers = tidy.address
     admin = AdminClient(settings(servers))
     configs = {"segment.bytes": "20000", "retention.bytes": "40000"}
@@ -132,14 +132,14 @@ def test_reader_of_deleted_records_begins_at_the_rest(tidy: BrokerProcess) -> No
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_topic_may_have_its_own_codec(
-    codec: str, make_topic: Callable[..., str], servers: str, broker_process: BrokerProcess
+    codec: str, make_topic: Callable[..., str], servers: str, broker_process: Served
 ) -> None:
     topic = make_topic(**{"compression.type": "uncompressed" if codec == "none" else codec})
     records = writable(Librdkafka())
     for sent in CODECS:
         Librdkafka().produce(servers, topic, 0, records, sent, -1)
     assert {0: records * 5} == Librdkafka().consume(servers, topic, len(records) * 5)
-    kept = {header.compression for header in stored(broker_process.data_dir / f"{topic}-0")}
+    kept = {header.compression for header in stored(broker_process.partition_dir(topic))}
     assert {CODECS.index(codec)} == kept
 
 

@@ -18,7 +18,7 @@ from tests.compat.clients import kcat as kcat_client
 from tests.compat.clients.kafka_python import kafka
 from tests.compat.clients.librdkafka import settings
 from tests.compat.conftest import SETTINGS
-from tests.process.broker_process import BrokerProcess
+from tests.compat.served import Served
 
 ROOT = Path(__file__).parents[2]
 
@@ -294,14 +294,14 @@ class Transform:
 
 
 @pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path, *SETTINGS) as broker:
+def own_broker(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path, *SETTINGS) as broker:
         yield broker
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["client", "broker"])
-def test_each_record_is_transformed_exactly_once_over_kills(victim: str, own_broker: BrokerProcess) -> None:
+def test_each_record_is_transformed_exactly_once_over_kills(victim: str, own_broker: Served) -> None:
     servers = own_broker.address
     admin = AdminClient(settings(servers))
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in ("in", "out")]).values():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, load, setting_infos
+from broker.config.server_settings import default_processors
 from broker.config.setting import Setting
 from broker.errors import ConfigError
 from tests.config.sentences import sentence
@@ -20,7 +22,20 @@ def test_nothing_set_gives_the_defaults() -> None:
     config = load()
     assert BrokerConfig() == config
     assert ["kafka://127.0.0.1:9092"] == [str(listener) for listener in config.listeners]
-    assert (3, 8, 500) == (config.network_threads, config.io_threads, config.queued_max_requests)
+    assert (8, 500) == (config.io_threads, config.queued_max_requests)
+
+
+@pytest.mark.parametrize(("is_locked", "processors"), [(True, 1), (False, 3)])
+def test_one_processor_where_only_one_thread_runs_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, is_locked: bool, processors: int
+) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: is_locked, raising=False)
+    assert processors == default_processors()
+
+
+def test_one_processor_before_python_3_13(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys, "_is_gil_enabled", raising=False)
+    assert 1 == default_processors()
 
 
 def test_a_toml_file_sets_settings() -> None:
@@ -160,7 +175,7 @@ def test_meaningless_kafka_settings_are_kept_by_name() -> None:
     [
         (["network_thread=1"], ["network_thread'", "did you mean 'network_threads'"]),
         (["log.retention.days=1"], ["did you mean 'log_retention_ms'"]),
-        (["nonsense=1"], ["'nonsense'", "docs/SETTINGS.md lists all settings"]),
+        (["gibberish=1"], ["'gibberish'", "docs/SETTINGS.md lists all settings"]),
         (["log.retention.hours=soon"], ["log.retention.hours in --set", "whole number", "'soon'"]),
         (["log.retention.minutes=-7"], ["log.retention.minutes in --set", "from -1 to 153722867280912", "it is '-7'"]),
         (["log.roll.hours=0"], ["log.roll.hours in --set", "from 1 to ", "it is '0'"]),

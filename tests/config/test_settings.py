@@ -45,6 +45,14 @@ def test_every_setting_does_something() -> None:
         ({"listeners": ()}, "Set listeners to at least one URL"),
         ({"outgoing_low_water_bytes": 9, "outgoing_high_water_bytes": 8}, "Set outgoing_low_water_bytes"),
         ({"log_cleaner_min_compaction_lag_ms": 9, "log_cleaner_max_compaction_lag_ms": 8}, "Set log_cleaner_min"),
+        (
+            {"objects": "memory://", "log_local_retention_ms": 9, "log_retention_ms": 8},
+            r"Set log_local_retention_ms to at most log_retention_ms \(8\)",
+        ),
+        (
+            {"objects": "memory://", "log_local_retention_bytes": -1, "log_retention_bytes": 8},
+            "Set log_local_retention_bytes to at most",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:

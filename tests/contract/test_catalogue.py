@@ -1,4 +1,4 @@
-"""The contract of every Catalogue, SQLite's and the simulator's: changes survive closing and reopening."""
+"""The contract of every Catalogue, SQLite's, PostgreSQL's and the simulator's: changes survive closing and reopening."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,6 +17,7 @@ from broker.metadata.catalogue import (
     CursorRow,
     PendingOffset,
     QuotaRow,
+    RemoteFile,
     StoredOffset,
     TopicRow,
     TransactionRow,
@@ -74,6 +75,13 @@ def test_topic_is_replaced_by_topic_of_same_name(catalogue: Reopening) -> None:
     catalogue.now.put_topic(TopicRow("a", A, 1, {"x": "1"}))
     catalogue.now.put_topic(TopicRow("a", A, 2))
     assert catalogue.again().topics() == [TopicRow("a", A, 2, {})]
+
+
+def test_topic_is_replaced_by_topic_of_same_id(catalogue: Reopening) -> None:
+    catalogue.now.put_topic(TopicRow("a", A, 1))
+    catalogue.now.put_topic(TopicRow("b", B, 1))
+    catalogue.now.put_topic(TopicRow("c", A, 2))
+    assert catalogue.again().topics() == [TopicRow("b", B, 1), TopicRow("c", A, 2)]
 
 
 def test_deleted_topic_is_remembered_until_forgotten(catalogue: Reopening) -> None:
@@ -201,6 +209,26 @@ def test_documents_are_set_and_removed_by_kind(catalogue: Reopening) -> None:
     assert list(catalogue.now.load_documents("l")) == [("a", b"3")]
 
 
+def test_documents_are_loaded_by_key_prefix(catalogue: Reopening) -> None:
+    keys = ["a", "a\0", "a\0b", "a\1", "aü\0", "b\0"]
+    catalogue.now.alter_documents([(kind, key, b"1") for kind in ("k", "l") for key in keys])
+    assert {("a\0", b"1"), ("a\0b", b"1")} == set(catalogue.again().load_documents("k", "a\0"))
+
+
+def test_documents_are_added_only_where_there_are_none(catalogue: Reopening) -> None:
+    catalogue.now.alter_documents([("k", "a", b"1")])
+    catalogue.now.add_documents([("k", "b", b"2"), ("k", "a", b"2"), ("l", "a", b"2")])
+    catalogue.now.add_documents([])
+    assert {("a", b"1"), ("b", b"2")} == set(catalogue.again().load_documents("k"))
+    assert [("a", b"2")] == list(catalogue.now.load_documents("l"))
+
+
+def test_documents_are_deleted_unless_they_have_a_body(catalogue: Reopening) -> None:
+    catalogue.now.alter_documents([("k", key, body) for key, body in (("a", b"1"), ("b", b"2"), ("c", b"1"))])
+    catalogue.now.delete_other_documents("k", ["a", "b", "never"], b"2")
+    assert {("b", b"2"), ("c", b"1")} == set(catalogue.again().load_documents("k"))
+
+
 def test_documents_are_deleted_by_key_prefix(catalogue: Reopening) -> None:
     keys = ["a\0", "a\0m/x", "a\0\0", "a", "a\1", "b\0", "aü\0"]
     catalogue.now.alter_documents([(kind, key, b"1") for kind in ("k", "l") for key in keys])
@@ -210,6 +238,53 @@ def test_documents_are_deleted_by_key_prefix(catalogue: Reopening) -> None:
     catalogue.now.delete_documents("k", "nothing")
     catalogue.now.together([lambda inside: inside.delete_documents("k", "b")])
     assert {key for key, _ in catalogue.again().load_documents("k")} == {"a", "a\1", "aü\0"}
+
+
+def remote(path: str, key: str, position: int = 0, size: int = 1) -> RemoteFile:
+    return RemoteFile(path, key, position, size)
+
+
+def test_remote_files_are_put_replaced_and_removed(catalogue: Reopening) -> None:
+    catalogue.now.alter_remote_files(
+        [remote("t-0/1.log", "A", 0, 2**40), remote("t-0/1.index", "A", 2**40, 8), remote("t-0/2.log", "B")], [], 100
+    )
+    catalogue.now.alter_remote_files([remote("t-0/2.log", "C", 5, 0)], ["t-0/1.index", "never was"], 200)
+    assert sorted(catalogue.again().load_remote_files()) == [
+        remote("t-0/1.log", "A", 0, 2**40),
+        remote("t-0/2.log", "C", 5, 0),
+    ]
+    assert catalogue.now.condemned_objects() == [("B", 200)]  # a file still refers to A
+
+
+def test_object_that_no_file_refers_to_is_condemned_until_forgotten(catalogue: Reopening) -> None:
+    catalogue.now.alter_remote_files([remote("a", "A"), remote("b", "A"), remote("c", "C")], [], 100)
+    catalogue.now.alter_remote_files([], ["a", "c"], 200)
+    assert catalogue.again().condemned_objects() == [("C", 200)]
+    catalogue.now.alter_remote_files([], ["b", "c"], 300)
+    assert catalogue.again().condemned_objects() == [("A", 300), ("C", 200)]
+    catalogue.now.alter_remote_files([remote("d", "A")], [], 400)
+    assert catalogue.again().condemned_objects() == [("C", 200)]
+    catalogue.now.forget_objects(["C", "never was"])
+    assert catalogue.again().condemned_objects() == []
+
+
+def test_remote_files_are_renamed_singly_and_by_directory(catalogue: Reopening) -> None:
+    now = catalogue.now
+    now.alter_remote_files(
+        [remote(path, path) for path in ("t-1/a", "t-1/b/c", "t-10/a", "t-2/a", "t-1.x", "t-1")], [], 1
+    )
+    now.rename_remote_files("t-1", "t-2", 200)
+    now.rename_remote_files("t-10/a", "t-10/b", 200)
+    now.rename_remote_files("never was", "t-2", 200)
+    now.rename_remote_files("t-2/a", "t-2/a", 300)
+    assert sorted(catalogue.again().load_remote_files()) == [
+        remote("t-1.x", "t-1.x"),
+        remote("t-10/b", "t-10/a"),
+        remote("t-2", "t-1"),
+        remote("t-2/a", "t-1/a"),
+        remote("t-2/b/c", "t-1/b/c"),
+    ]
+    assert catalogue.now.condemned_objects() == [("t-2/a", 200)]
 
 
 def transaction(name: str = "x", phase: str = "Ongoing", **fields: object) -> TransactionRow:
@@ -280,6 +355,21 @@ def test_offsets_of_an_aborted_transaction_are_dropped(catalogue: Reopening) -> 
     assert list(catalogue.now.load_transactions()) == [transaction("x", "CompleteAbort")]
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_pending_offsets_of_one_group_end_and_those_of_others_do_not(catalogue: Reopening, commit: bool) -> None:
+    catalogue.now.commit_offsets("g", [("t", 0, 1, 0, "old", 10)])
+    for transactional_id, group, offset in (("x", "g", 5), ("x", "h", 6), ("y", "g", 7)):
+        catalogue.now.add_pending_offsets(transactional_id, group, [("t", 0, offset, 3, "new", 20)])
+    catalogue.now.end_pending_offsets("x", "g", commit)
+    assert [("x", "h", "t", 0, 6), ("y", "g", "t", 0, 7)] == pending(catalogue.again())
+    stored = (
+        StoredOffset("g", "t", 0, 5, 3, "new", 20, -1) if commit else StoredOffset("g", "t", 0, 1, 0, "old", 10, -1)
+    )
+    assert [stored] == list(catalogue.now.load_offsets())
+    catalogue.now.end_pending_offsets("x", "g", commit)  # again
+    assert [stored] == list(catalogue.now.load_offsets())
+
+
 def test_pending_offsets_are_deleted_with_topic_and_transaction(catalogue: Reopening) -> None:
     catalogue.now.add_pending_offsets("x", "g", [("t", 0, 5, 3, "", 20), ("u", 0, 5, 3, "", 20)])
     catalogue.now.add_pending_offsets("y", "g", [("u", 0, 5, 3, "", 20)])
@@ -329,6 +419,135 @@ def test_meta_values_are_kept(catalogue: Reopening) -> None:
     catalogue.now.set_meta("cluster_id", "y")
     assert catalogue.again().meta("cluster_id") == "y"
     assert catalogue.now.meta("other") is None
+
+
+def test_everything_can_be_listed_for_a_copy(catalogue: Reopening) -> None:
+    now = catalogue.now
+    assert (list(now.load_configs()), now.document_kinds(), now.load_meta(), now.next_producer_id()) == ([], [], {}, 0)
+    now.alter_broker_configs({"a": "1", "b": "2"})
+    now.alter_broker_configs({"a": "3"}, "group:g")
+    now.alter_documents([("k", "a", b"1"), ("k", "b", b"2"), ("j", "a", b"3"), ("gone", "a", b"")])
+    now.alter_documents([("gone", "a", None)])
+    now.set_meta("cluster_id", "x")
+    now.allocate_producer_ids(7)
+    again = catalogue.again()
+    assert sorted(again.load_configs()) == [("", "a", "1"), ("", "b", "2"), ("group:g", "a", "3")]
+    assert again.document_kinds() == ["j", "k"]
+    assert again.load_meta() == {"cluster_id": "x"}
+    assert again.next_producer_id() == 7
+
+
+def test_restored_offsets_keep_when_they_expire(catalogue: Reopening) -> None:
+    catalogue.now.commit_offsets("g", [("t", 0, 1, 0, "", 10)])
+    rows = [StoredOffset("g", "t", 0, 5, 3, None, 20, 99), StoredOffset("h", "t", 0, 6, -1, "", 30, -1)]
+    catalogue.now.restore_offsets(rows)
+    assert sorted(catalogue.again().load_offsets()) == rows
+    catalogue.now.commit_offsets("g", [("t", 0, 6, 0, "", 40)])  # as the group says from now on
+    assert StoredOffset("g", "t", 0, 6, 0, "", 40, -1) in list(catalogue.again().load_offsets())
+
+
+# What a database may have special ideas about: the end of a string, escapes, placeholders, case, and characters beyond 16 bits.
+ODD = [
+    "\0",
+    "\1",
+    "\2",
+    "\0\1",
+    "\1\0",
+    "a\0b",
+    "a\1b",
+    "%s",
+    "?",
+    "\\",
+    "'",
+    "A",
+    "a",
+    "é",
+    "\U0001f600",
+    "\ue000",
+    "~",
+    " ",
+]
+
+
+def test_any_text_can_be_stored_wherever_there_is_text(catalogue: Reopening) -> None:
+    now = catalogue.now
+    for number, odd in enumerate(ODD):
+        now.put_topic(TopicRow(odd, uuid.UUID(int=number), 1, {odd: odd}))
+        now.alter_broker_configs({odd: odd}, odd)
+        now.commit_offsets(odd, [(odd, 0, 1, 0, odd, 0)])
+        now.save_group(odd, odd.encode())
+        now.save_transactions([transaction(odd, odd, partitions=((odd, 0),), groups=(odd,))])
+        now.add_to_transaction(odd, [(odd, 1)], [])
+        now.add_pending_offsets(odd, odd, [(odd, 0, 1, 0, odd, 0)])
+        now.alter_acls([AclRow(1, odd, 2, odd, odd, 3, 4)], [])
+        now.alter_credentials([CredentialRow(odd, odd, b"", b"", b"", 1)], [])
+        now.alter_quotas([(odd, odd, 1.5)])
+        now.save_cursors([CursorRow(A, 0, odd, b"")])
+        now.alter_documents([(odd, odd, b"")])
+        now.alter_remote_files([remote(odd, odd)], [], 0)
+        now.set_meta(odd, odd)
+    again = catalogue.again()
+    in_order = sorted(ODD)
+    assert [row.name for row in again.topics()] == in_order
+    assert [dict(row.configs) for row in again.topics()] == [{odd: odd} for odd in in_order]
+    assert sorted(again.load_configs()) == [(odd, odd, odd) for odd in in_order]
+    assert sorted(again.load_offsets()) == [StoredOffset(odd, odd, 0, 1, 0, odd, 0, -1) for odd in in_order]
+    assert sorted(again.load_groups()) == [(odd, odd.encode()) for odd in in_order]
+    assert sorted(again.load_transactions()) == [
+        transaction(odd, odd, partitions=((odd, 0), (odd, 1)), groups=(odd,)) for odd in in_order
+    ]
+    assert sorted(again.load_pending_offsets()) == [PendingOffset(odd, odd, odd, 0, 1, 0, odd, 0) for odd in in_order]
+    assert sorted(again.load_acls()) == [AclRow(1, odd, 2, odd, odd, 3, 4) for odd in in_order]
+    assert sorted(again.load_credentials()) == [CredentialRow(odd, odd, b"", b"", b"", 1) for odd in in_order]
+    assert sorted(again.load_quotas()) == [QuotaRow(odd, odd, 1.5) for odd in in_order]
+    assert sorted(again.load_cursors()) == [CursorRow(A, 0, odd, b"") for odd in in_order]
+    assert again.document_kinds() == in_order
+    assert sorted(again.load_remote_files()) == [remote(odd, odd) for odd in in_order]
+    assert again.load_meta() == {odd: odd for odd in ODD}
+    for odd in ODD:
+        assert again.broker_configs(odd) == {odd: odd}
+        assert again.meta(odd) == odd
+
+
+def test_texts_are_found_by_their_beginning_whatever_it_is(catalogue: Reopening) -> None:
+    keys = [odd + rest for odd in ODD for rest in ("", *ODD)]
+    for odd in [*ODD, "\ud7ff", "a\U0010ffff"]:
+        catalogue.now.alter_documents(
+            [("k", key, b"") for key in [*keys, "\ud7ff\uffff", "a\U0010ffff\U0010ffff", "b"]]
+        )
+        left = {key for key, _ in catalogue.now.load_documents("k") if not key.startswith(odd)}
+        catalogue.now.delete_documents("k", odd)
+        assert {key for key, _ in catalogue.now.load_documents("k")} == left
+
+
+def test_numbers_and_bytes_are_kept_to_the_last_bit(catalogue: Reopening) -> None:
+    least, most = -(2**63), 2**63 - 1
+    values = [0.1, 1e308, 5e-324, 1 / 3, 2.0**53 + 2]
+    catalogue.now.commit_offsets("g", [("t", 2**31 - 1, most, -(2**31), "", least)])
+    catalogue.now.alter_quotas([("e", str(number), value) for number, value in enumerate(values)])
+    catalogue.now.alter_documents([("k", "a", bytes(range(256))), ("k", "b", b"x" * 1_000_000)])
+    again = catalogue.again()
+    assert list(again.load_offsets()) == [StoredOffset("g", "t", 2**31 - 1, most, -(2**31), "", least, -1)]
+    assert [str(row.value) for row in sorted(again.load_quotas())] == [str(value) for value in values]
+    assert dict(again.load_documents("k")) == {"a": bytes(range(256)), "b": b"x" * 1_000_000}
+
+
+def test_the_last_of_rows_with_the_same_key_counts(catalogue: Reopening) -> None:
+    catalogue.now.commit_offsets("g", [("t", 0, 2, 0, "", 0), ("s", 0, 9, 0, "", 0), ("t", 0, 1, 0, "", 0)])
+    catalogue.now.alter_documents([("k", "a", b"2"), ("k", "a", b"1"), ("k", "b", b""), ("k", "b", None)])
+    catalogue.now.save_cursors([CursorRow(A, 0, "s", b"2"), CursorRow(A, 0, "s", b"1")])
+    assert [row.offset for row in sorted(catalogue.again().load_offsets())] == [9, 1]
+    assert list(catalogue.now.load_documents("k")) == [("a", b"1")]
+    assert list(catalogue.now.load_cursors()) == [CursorRow(A, 0, "s", b"1")]
+
+
+def test_thousands_of_rows_are_one_change(catalogue: Reopening) -> None:
+    catalogue.now.commit_offsets("g", [("t", number, number, 0, "", 0) for number in range(3_000)])
+    catalogue.now.alter_remote_files([remote(f"t/{number}", f"o{number % 7}") for number in range(3_000)], [], 0)
+    catalogue.now.rename_remote_files("t", "u", 0)
+    catalogue.now.alter_remote_files([], [f"u/{number}" for number in range(3_000)], 5)
+    assert len(list(catalogue.again().load_offsets())) == 3_000
+    assert catalogue.now.condemned_objects() == [(f"o{number}", 5) for number in range(7)]
 
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -398,3 +617,55 @@ def test_it_behaves_like_plain_dicts_whatever_is_done(name: str, tmp_path: Path)
             self.real.now.close()
 
     run_state_machine_as_test(Machine, settings=settings(max_examples=15, stateful_step_count=20))
+
+
+PATHS = st.sampled_from(["a", "a/x", "a/y", "b/x", "a.", "b"])
+FILES = st.builds(RemoteFile, PATHS, st.sampled_from(["A", "B", "C"]), NUMBERS, NUMBERS)
+
+
+def test_exactly_the_objects_without_files_are_condemned(name: str, tmp_path: Path) -> None:
+    places = iter(range(1_000_000))
+
+    class Machine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            directory = tmp_path / str(next(places))
+            directory.mkdir()
+            self.real = Reopening(CATALOGUES[name](directory))
+            self.files: dict[str, RemoteFile] = {}
+            self.objects: set[str] = set()
+
+        @rule(put=st.lists(FILES, max_size=4), removed=st.lists(PATHS, max_size=3), now_ms=NUMBERS)
+        def alter(self, put: list[RemoteFile], removed: list[str], now_ms: int) -> None:
+            self.real.now.alter_remote_files(put, removed, now_ms)
+            for path in removed:
+                self.files.pop(path, None)
+            self.files.update((file.path, file) for file in put)
+            self.objects.update(file.object for file in put)
+
+        @rule(old=PATHS, new=PATHS)
+        def rename(self, old: str, new: str) -> None:
+            self.real.now.rename_remote_files(old, new, 0)
+            moved = [path for path in self.files if path == old or path.startswith(f"{old}/")]
+            taken = [self.files.pop(path) for path in moved]
+            self.files.update(
+                (new + file.path[len(old) :], file._replace(path=new + file.path[len(old) :])) for file in taken
+            )
+
+        @rule()
+        def delete_condemned(self) -> None:
+            keys = [key for key, _ in self.real.now.condemned_objects()]
+            self.real.now.forget_objects(keys)
+            self.objects.difference_update(keys)
+
+        @rule()
+        def compare(self) -> None:
+            assert sorted(self.real.again().load_remote_files()) == sorted(self.files.values())
+            condemned = [key for key, _ in self.real.now.condemned_objects()]
+            assert condemned == sorted(self.objects - {file.object for file in self.files.values()})
+
+        def teardown(self) -> None:
+            self.compare()
+            self.real.now.close()
+
+    run_state_machine_as_test(Machine, settings=settings(max_examples=20, stateful_step_count=15))

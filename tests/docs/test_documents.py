@@ -14,13 +14,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from broker.runtime.net import SystemNetwork
 from tests.docs.blocks import Block, blocks, printed_as_expected
+from tests.durable.postgres import fresh_schema, shared_server
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 600.0
@@ -29,9 +30,24 @@ _PORT = re.compile(r"(?<![\d.:])(?:9092|9310|9094|6650|8080|9644)(?!\d)|(?<=:)(?
 
 # Blocks that are not run, by their first line. Whoever adds one says why, in the document and here.
 SKIPPED = {
-    "README.md": {"docker compose up broker": "it needs Docker; `make docker-check` does it"},
+    "README.md": {
+        "docker compose up broker": "it needs Docker; `make docker-check` does it",
+        "pip install '.[postgres,objects]'": "it needs PostgreSQL and an object store; docs/SCALING.md does it with both",
+    },
+    "docs/SCALING.md": {
+        "export BROKER_CATALOGUE=postgresql://broker:secret@localhost:5432/broker": "the test has a database of its own",
+        "docker compose --profile durable up postgres seaweedfs broker-a broker-b durable": "it needs Docker",
+        "export BROKER_CATALOGUE=postgresql://broker:secret@db.example:5432/broker": (
+            "it needs several machines; tests/durable/test_nodes_machines.py has them"
+        ),
+        "broker restore --from s3://bucket/prefix /var/lib/broker": (
+            "it needs a lost disk; tests/durable/test_restore.py has one"
+        ),
+        "BROKER_CATALOGUE=postgresql://broker:secret@db.example:5432/broker broker migrate --data-dir /var/lib/broker "
+        "--objects s3://bucket/prefix": "it needs a broker that has run; tests/durable/test_migration.py has one",
+    },
 }
-DOCUMENTS = ["README.md", "docs/QUEUES.md"]
+DOCUMENTS = ["README.md", "docs/QUEUES.md", "docs/SCALING.md"]
 
 # A machine without it can run everything else.
 OPTIONAL_COMMANDS = ("curl",)
@@ -59,7 +75,12 @@ class Terminal:
         }
         if "JAVA_HOME" in os.environ:
             environment["JAVA_HOME"] = os.environ["JAVA_HOME"]
-        self._state.write_text("".join(f"export {name}={_quoted(value)}\n" for name, value in environment.items()))
+        self.set(environment)
+
+    def set(self, environment: Mapping[str, str]) -> None:
+        """Add variables to the environment."""
+        with open(self._state, "a") as file:
+            file.writelines(f"export {name}={_quoted(value)}\n" for name, value in environment.items())
 
     def run(self, block: Block) -> None:
         script = self._script(block)
@@ -169,7 +190,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     """In a copy of the project, as somebody has it who has just cloned it, with an environment that has nothing but pip."""
     project = tmp_path / "project"
     project.mkdir()
-    for name in ("README.md", "LICENSE", "Makefile", "pyproject.toml", "docs", "broker", "protocol"):
+    for name in ("README.md", "LICENSE", "Makefile", "pyproject.toml", "docs", "broker", "packaging", "protocol"):
         (project / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / ".ci", project / ".ci")
     (tmp_path / "home").mkdir()
@@ -195,6 +216,8 @@ def _stand_in_environment(directory: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_block_runs_as_it_stands(name: str, terminal: Terminal) -> None:
+    if name == "docs/SCALING.md":
+        terminal.set({"BROKER_CATALOGUE": shared_server().url, "BROKER_CATALOGUE_SCHEMA": fresh_schema()})
     for block in blocks(ROOT / name):
         missing = [name for name in OPTIONAL_COMMANDS if f"{name} " in block.text and shutil.which(name) is None]
         if block.skipped is None and not missing:

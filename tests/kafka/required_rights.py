@@ -587,7 +587,7 @@ ROWS = [
             "producer_id_filters": [],
             "duration_filter": -1,
             # Where there is no google-re2, expressions are refused, whatever the rights.
-            "transactional_id_pattern": None if expressions.re2 is None else ".*",
+            "transactional_id_pattern": ".*" if expressions.available() else None,
         },
     ),
     # Security

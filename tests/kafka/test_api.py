@@ -35,6 +35,7 @@ class Outbox:
 
 class Context:
     stopping = False
+    nodes = None
 
     def __init__(self) -> None:
         self.errors = AnsweredErrors()

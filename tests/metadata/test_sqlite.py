@@ -84,7 +84,7 @@ def test_committed_changes_survive_without_close(tmp_path: Path) -> None:
 
 def test_change_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
-    rows = [("t", 0, 5, 0, "", 0), ("t", None, 6, 0, "", 0)]
+    rows = [("t", 0, 5, 0, "", 0), ("t", 1, None, 0, "", 0)]
     with pytest.raises(StorageError):
         catalogue.commit_offsets("g", rows)  # type: ignore[arg-type]  # the second one breaks a rule of the table
     assert list(catalogue.load_offsets()) == []

@@ -9,8 +9,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,10 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from broker.client.embedded import Broker
+from broker.cluster.nodes import Node
+from broker.cluster.owner import Owner
+from broker.errors import StorageError
+from broker.http.api.cluster import Cluster as ClusterApi
 from broker.kafka import metrics as kafka_metrics
 from broker.kafka import metrics as share_metrics
 from broker.kafka.configs.client_metrics import FACTS
@@ -36,9 +41,11 @@ from broker.security.client_quotas import DEFAULT, Entity
 from broker.security.client_quotas import Kind as Quota
 from broker.security.principal import Principal
 from broker.security.sasl.exchange import LoginCounters, LoginResult
+from broker.server.durable import DurableState
 from broker.shuffle import metrics as shuffle_metrics
 from broker.shuffle.metrics import ShuffleMetrics
 from broker.storage import metrics as storage_metrics
+from broker.storage.journal.shipper import ShippingLimits
 from broker.storage.metrics import StorageMetrics
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import produce
@@ -52,7 +59,11 @@ from tests.network.harness import Served
 from tests.network.harness import settings as reactor_settings
 from tests.shuffle.harness import Client as ShuffleClient
 from tests.shuffle.harness import new_id
-from tests.storage.helpers import Storage, append
+from tests.sim.catalogue import SimCatalogue, Tables
+from tests.sim.journal import JournalTable
+from tests.storage.helpers import Storage, append, append_many, values
+from tests.storage.journal.helpers import FailingObjects
+from tests.storage.tier.helpers import TieredStorage
 from tests.waiting import wait_for
 
 DEADLINE_S = 30.0
@@ -279,6 +290,21 @@ by(World.fetch_waits, names.MUTED_CONNECTIONS, names.PARKED_FETCH_WATCHES)
 by(World.fetch_waits, names.CLIENT_SOFTWARE)
 by(World.push_metrics, names.CLIENT_INSTANCES, names.CLIENT_METRICS)
 by(World.create, names.PARTITIONS, names.TOPIC_PARTITIONS)
+
+
+@itself(names.CLUSTER_NODES)
+def _cluster_nodes(world: World) -> None:
+    """This broker's as if it were one of two nodes: then the other one comes."""
+    nodes = mock.Mock(node_ids=range(1, 3), living={})
+    server = world.server
+    addresses = {"kafka": ("127.0.0.1", 9092)}
+    listeners = [listener for listener in server.config.listeners if listener.name == "kafka"]
+    registry = Registry()
+    surroundings: Any = SimpleNamespace(
+        cluster_id="", callers=None, config=server.config, listeners=listeners, addresses=addresses, metrics=registry
+    )
+    ClusterApi(surroundings, SimpleNamespace(nodes=nodes))  # type: ignore[arg-type]
+    world.moves(lambda: nodes.living.update({2: Node(2, {})}), registry)
 
 
 @itself(names.REQUEST_ERRORS)
@@ -539,6 +565,116 @@ def _flusher(world: World) -> None:
     log = storage.create()
     append(log, b"x")
     world.moves(lambda: storage.manager.flusher.wait_durable(log, 1, lambda error: None), registry)
+    storage.stop()
+
+
+class _Engine:
+    """``Engine`` in memory. The owner is not acquired; tests renew its lease."""
+
+    readers = 0
+    limits = ShippingLimits()
+
+    def __init__(self) -> None:
+        runtime = system_runtime()
+        self.owner = Owner(mock.Mock(), runtime.clock, runtime.threads, holder="", address="")
+        self.catalogue = SimCatalogue(None, Tables())
+        self.journal = JournalTable().take_over()
+        self.objects = FailingObjects(0)
+
+    def close(self) -> bool:
+        return True
+
+
+@contextmanager
+def _durable(world: World) -> Iterator[tuple[_Engine, Registry, Callable[[int], None]]]:
+    """A state beyond this machine, its registry, and what writes and syncs so many bytes."""
+    engine, registry = _Engine(), Registry()
+    durable = DurableState(str(world.directory), system_runtime(), engine)
+    durable.register_metrics(registry)
+
+    def write(size: int) -> None:
+        file = durable.disk.open(f"{world.directory}/file", create=True)
+        file.pwrite([bytes(size)], 0)
+        file.sync()
+        file.close()
+
+    yield engine, registry, write
+
+
+@itself(
+    names.JOURNAL_FLUSHES,
+    names.JOURNAL_BYTES,
+    names.JOURNAL_OBJECTS,
+    names.JOURNAL_FLUSH_SECONDS,
+    names.JOURNAL_ROWS,
+    names.JOURNAL_SIZE,
+)
+def _flush(world: World) -> None:
+    with _durable(world) as (_, registry, write):
+        world.moves(lambda: write(100_000), registry)
+
+
+@itself(names.JOURNAL_FAILURES)
+def _failed_flush(world: World) -> None:
+    with _durable(world) as (engine, registry, write):
+        engine.objects.failures = 1
+        world.moves(lambda: write(100_000), registry)
+
+
+@itself(names.OWNER_LEADING, names.OWNER_LEASE_SECONDS)
+def _lease(world: World) -> None:
+    with _durable(world) as (engine, registry, _):
+        world.moves(lambda: engine.owner.renewed(SystemClock.monotonic(), 0), registry)
+
+
+@itself(names.OWNER_EPOCH)
+def _take_over(world: World) -> None:
+    with _durable(world) as (engine, registry, _):
+        world.moves(lambda: setattr(engine.owner, "epoch", 2), registry)
+
+
+@itself(
+    names.REMOTE_FETCH_BYTES,
+    names.REMOTE_FETCH_REQUESTS,
+    names.REMOTE_FETCH_ERRORS,
+    names.REMOTE_CACHE_HITS,
+    names.REMOTE_CACHE_BYTES,
+    names.REMOTE_COPY_BYTES,
+    names.REMOTE_COPY_REQUESTS,
+    names.REMOTE_COPY_ERRORS,
+    names.REMOTE_DELETE_REQUESTS,
+    names.REMOTE_DELETE_ERRORS,
+    names.REMOTE_COPY_LAG_BYTES,
+    names.REMOTE_COPY_LAG_SEGMENTS,
+    names.REMOTE_LOG_BYTES,
+)
+def _tier(world: World) -> None:
+    storage = TieredStorage(world.directory)
+    registry = Registry()
+    storage.tier.register_metrics(registry)
+    log = storage.create()
+    append_many(log, 60)
+
+    def everything() -> None:
+        """What the store fails, and what it does."""
+        for down in True, False:
+            storage.store.down = down
+            storage.upload()
+        for down in True, False, False:
+            storage.store.down = down
+            with suppress(StorageError):
+                values(log)
+        log.trimming.delete_records(30)
+        storage.housekeep()
+        storage.go_round()  # the catalogue hears of it
+        storage.clock.sleep_ms(60_001)
+        for down in True, False:
+            storage.store.down = down
+            storage.go_round()
+        append_many(log, 60)
+        storage.go_round()  # without a checkpoint these wait
+
+    world.moves(everything, registry)
     storage.stop()
 
 

@@ -55,6 +55,7 @@ class EchoService:
         self.gate = threading.Event()
         self.parked: list[tuple[Request, Outbox]] = []
         self.writable_calls = 0
+        self.held_ups = 0
         self.gone: list[Connection] = []
         self.connections: list[Connection] = []
         self.throttled: list[tuple[Connection, Outbox]] = []
@@ -100,6 +101,9 @@ class EchoService:
             outbox.send(request, [frame(b"z", b"\0" * (size << 20))])
         else:
             outbox.send(request, [bytes(request.frame)])
+
+    def held_up(self) -> None:
+        self.held_ups += 1
 
     def writable(self, connection: Connection) -> None:
         self.writable_calls += 1

@@ -10,13 +10,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest import mock
 
 from broker.network import memory_pool, receiving
 from broker.network.connection import ProcessorConnection
 from broker.network.expiry import Unsent
+from broker.network.leased_sending import AnswersLease, Gate
 from broker.network.memory_pool import MemoryPool
 from broker.network.new_connection import Attachment, NewConnection
 from broker.network.processor import Processor, ProcessorSettings
@@ -97,7 +98,8 @@ class Client:
             self.unsent.clear()
         if self.leaving and not self.unsent and not self.eof:
             self.leaving = False
-            self.finish()
+            with suppress(OSError):  # the broker has closed, and this end has not read that yet
+                self.finish()
         while self.reads and not self.eof:
             try:
                 got = self._receive()
@@ -216,6 +218,7 @@ class Bench:
         token: RunToken | None = None,
         client: type[Client] = Client,
         handshake_timeout: float = 10.0,
+        gate: Gate | None = None,
     ) -> None:
         """``tls``: the listener's. Its clients are then made by ``client``, and ``connect`` waits for the handshake."""
         self.tls = tls
@@ -226,7 +229,7 @@ class Bench:
         self.quotas, self.outbox, self.roles = self.stage.quotas, self.stage.outbox, self.stage.roles
         self.frame_max = frame_max
         self.rooms = 0  # times the acceptor was told that there is room
-        self._settings = ProcessorSettings(idle, high, low, handshake_timeout)
+        self._settings = ProcessorSettings(idle, high, low, handshake_timeout, gate=gate)
         self._attach = attach
         self._token = token
         self.processor = self._new_processor()
@@ -284,7 +287,9 @@ class Bench:
             accepted = self._listener.accept()
         sock, (host, port), local = accepted
         assert self.quotas.open(host, "echo")
-        return NewConnection(sock, Peer(host, port, "echo", local), self.service, self.frame_max, self.tls)
+        return NewConnection(
+            sock, Peer(host, port, "echo", local, self.quotas.suspensions), self.service, self.frame_max, self.tls
+        )
 
     def connection_of(self, client: Client) -> ProcessorConnection:
         port = client.socket.getsockname()[1]
@@ -419,18 +424,23 @@ def serving(
     control: Any = None,
     quotas: ConnectionQuotas | None = None,
     frame_max: int = 100 << 20,
+    lease: AnswersLease | None = None,
     **changes: Any,
 ) -> Iterator[Served]:
-    """A server with an ``echo`` listener (and a ``control`` one); afterwards nothing of it may be left."""
+    """A server with an ``echo`` listener (and a ``control`` one, which does not suspend); nothing of it may be left behind."""
     threads_before, files_before = threading.active_count(), open_files()
     crashes: list[BaseException] = []
     services = {"echo": service or EchoService()}
     bindings = [Binding("echo", "echo", "127.0.0.1", 0, 0, frame_max)]
     if control is not None:
         services["control"] = control
-        bindings.append(Binding("control", "control", "127.0.0.1", 0, 0, frame_max, control=True))
+        bindings.append(Binding("control", "control", "127.0.0.1", 0, 0, frame_max, control=True, suspends=False))
     server = SocketServer(
-        system_runtime(), settings(**changes), quotas or ConnectionQuotas(1 << 30, 1 << 30, {}, 0), crashes.append
+        system_runtime(),
+        settings(**changes),
+        quotas or ConnectionQuotas(1 << 30, 1 << 30, {}, 0),
+        crashes.append,
+        lease,
     )
     server.bind(bindings)
     server.start(services)

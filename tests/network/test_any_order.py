@@ -249,3 +249,49 @@ class TlsReactorMachine(ReactorMachine):
 
 TestAnyOrderWithTls = TlsReactorMachine.TestCase
 TestAnyOrderWithTls.settings = TestAnyOrder.settings
+
+
+class SuspendedReactorMachine(ReactorMachine):
+    """The broker is suspended in the middle of anything, and perhaps goes on. Nothing is left of its connections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_suspended = False
+
+    @rule()
+    def suspend(self) -> None:
+        self.was_suspended = self.was_suspended or bool(self.clients)
+        self.stage.quotas.suspend(frozenset({"echo"}))
+        for bench in self.benches:
+            bench.processor.close_outlived()
+
+    @rule()
+    def resume(self) -> None:
+        self.stage.quotas.resume()
+
+    def _finish(self) -> None:
+        if not self.was_suspended:
+            super()._finish()
+            return
+        for _, client in self.clients:
+            client.reads = True
+
+        def all_closed() -> bool:
+            self.benches[1].step()
+            while self.service.parked:
+                self._answer(0)
+            while self.about_to_answer:
+                self.go_on_to_answer()
+            while self.service.throttled:
+                self.end_throttle()
+            return all(client.eof for _, client in self.clients)
+
+        self.benches[0].until(all_closed, what="a connection is open")
+        for bench in self.benches:
+            bench.settle()
+            assert [] == list(bench.processor.connections)
+        assert set(self.service.connections) <= set(self.service.gone)
+
+
+TestAnyOrderAndSuspended = SuspendedReactorMachine.TestCase
+TestAnyOrderAndSuspended.settings = TestAnyOrder.settings

@@ -334,3 +334,16 @@ def test_bug_in_left_work_costs_only_its_connection(pair: Callable[..., Pair]) -
     step(other, one)
     assert clients[0].eof
     assert clients[1].frames == [(b"e", b"")]
+
+
+def test_connection_that_moves_while_the_broker_is_suspended_is_closed(pair: Callable[..., Pair]) -> None:
+    one, other = pair()
+    client = one.connect()
+    one.quotas.suspend(frozenset({"echo"}))
+    other.processor.close_outlived()  # the one that goes is not among the processors any more
+    step(other)
+    one.replace(other.processor)
+    step(other, one)
+    assert client.eof
+    assert ([], 0) == (list(other.processor.connections), one.quotas.total)
+    assert 1 == len(one.service.gone)

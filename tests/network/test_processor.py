@@ -17,6 +17,7 @@ from broker.network.connection import ProcessorConnection
 from broker.network.mute import MuteState, mute_state
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Handover, Outbox, Peer, Request
+from broker.network.work import LANES
 from broker.runtime.disk import SystemDisk
 from broker.runtime.poller import READ, WRITE
 from tests.network.echo import EchoService, EchoSession, Waking, frame
@@ -293,30 +294,35 @@ def test_requests_held_by_full_channel_keep_order(bench: MakeBench) -> None:
 
 
 def test_waiter_for_full_lane_delays_nobody_else(bench: MakeBench) -> None:
-    b = bench(queue=6)
-    slow, usual = [b.connect() for _ in range(5)], [b.connect() for _ in range(4)]
+    queue = len(LANES) + 1  # of which a lane may fill one place, behind one that runs and one that follows
+    b = bench(queue=queue)
+    slow, usual = [b.connect() for _ in range(5)], [b.connect() for _ in range(queue - 2)]
     for client in slow[:3]:
         client.send(frame(b"s"))
         b.settle(handling=False)
-    for client in usual[:3]:
+    for client in usual[:-1]:
         client.send(frame(b"p"))
         b.settle(handling=False)
     for client in slow[3:]:
         client.send(frame(b"s"))
         b.settle(handling=False)
-    usual[3].send(frame(b"p"))
+    usual[-1].send(frame(b"p"))
     b.settle(handling=False)
     assert [b.connection_of(client).held is not None for client in slow + usual] == [
         *[False] * 3,
         *[True] * 2,
-        *[False] * 3,
+        *[False] * (queue - 3),
         True,
     ]
     for _ in range(2):  # one of the lane, for which the next one comes, and one of none
         assert b.handle()
         b.step()
     assert b.service.handled == [b"s", b"p"]
-    assert [b.connection_of(client).held is not None for client in slow + usual] == [*[False] * 4, True, *[False] * 4]
+    assert [b.connection_of(client).held is not None for client in slow + usual] == [
+        *[False] * 4,
+        True,
+        *[False] * (queue - 2),
+    ]
     b.until(lambda: all(client.frames for client in slow + usual))
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from broker.network import quota
 from broker.network.quota import ConnectionQuotas, ListenerLimits
+from broker.network.service import Peer
 
 
 def test_address_limit_does_not_affect_other_addresses() -> None:
@@ -44,6 +45,18 @@ def test_lowered_limit_evicts_exactly_the_excess() -> None:
     # Each processor asks for each victim: together they must not close more than there are too many.
     assert [quotas.evict("a", "l") for _ in range(4)] == [True, True, False, False]
     assert quotas.total == 3
+
+
+def test_a_suspended_listener_takes_no_connection_and_the_others_do() -> None:
+    quotas = ConnectionQuotas(10, 10, {}, 0)
+    quotas.suspend(frozenset({"l"}))
+    assert (False, True) == (quotas.open("a", "l"), quotas.open("a", "m"))
+    before = [Peer("a", 1, listener, ("b", 2)) for listener in "lm"]
+    quotas.resume()
+    assert [True, False] == [quotas.outlived(peer) for peer in before]
+    assert not quotas.outlived(Peer("a", 1, "l", ("b", 2), quotas.suspensions))
+    assert quotas.open("a", "l")
+    assert (2, {}) == (quotas.total, dict(quotas.refused))
 
 
 def test_closing_what_was_never_opened_is_a_bug() -> None:

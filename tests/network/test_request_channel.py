@@ -191,7 +191,7 @@ def test_two_lanes_leave_most_of_the_channel() -> None:
     for lane in ("a", "b"):
         while channel.offer(laned(taken, lane), lambda: None):
             taken += 1
-    assert taken == 10  # of each lane one on its way to a handler, and four behind it
+    assert taken == 8  # of each lane one on its way to a handler, and three behind it
     assert all(channel.offer(item(n), never) for n in range(8))
 
 

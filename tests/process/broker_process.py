@@ -24,6 +24,8 @@ class BrokerProcess:
     The port is any free one at first and stays the same from then on, so that clients find a restarted broker again.
     """
 
+    options: Sequence[str] = ()  # of the command, besides these
+
     def __init__(
         self,
         directory: Path,
@@ -54,6 +56,10 @@ class BrokerProcess:
     def start(self) -> Self:
         """Start it, wait until it serves. AssertionError with what it said if it does not."""
         self.launch()
+        return self.wait_until_ready()
+
+    def wait_until_ready(self) -> Self:
+        """After ``launch``: as ``start``."""
         deadline = time.monotonic() + PATIENCE_S
         while not self.ready_file.exists():
             assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.output}"
@@ -75,6 +81,7 @@ class BrokerProcess:
         command += ["--listener", self.listener, "--ready-file", str(self.ready_file)]
         for listener in self.more_listeners:
             command += ["--listener", listener]
+        command += self.options
         for setting in [*_RACES, *self.settings]:
             command += ["--set", setting]
         with open(self._events, "ab") as events:
@@ -117,8 +124,16 @@ class BrokerProcess:
     @property
     def peak_bytes(self) -> int:
         """The most memory that the process has ever had (VmHWM)."""
+        return self._memory("VmHWM")
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory that the process has (VmRSS)."""
+        return self._memory("VmRSS")
+
+    def _memory(self, name: str) -> int:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":

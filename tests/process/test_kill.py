@@ -30,8 +30,10 @@ CLIENT = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms"
 class Load(threading.Thread):
     """A producer that writes numbered values to the partitions of its topic in turn for as long as it is let."""
 
-    def __init__(self, servers: str, topic: str, size: int, queued: int, **settings: object) -> None:
+    def __init__(self, servers: str, topic: str, size: int, queued: int, keys: int = 0, **settings: object) -> None:
+        """``keys``: that many, in turn; 0: none."""
         super().__init__(name=topic)
+        self.keys = keys
         self.topic = topic
         self.size = size
         self.queued = queued
@@ -59,6 +61,7 @@ class Load(threading.Thread):
                 self._producer.produce(
                     self.topic,
                     value(self.sent, self.size),
+                    key=b"%d" % (self.sent % self.keys) if self.keys else None,
                     partition=self.sent % PARTITIONS,
                     on_delivery=self._delivered,
                 )
@@ -83,19 +86,20 @@ class Load(threading.Thread):
 class Reader(threading.Thread):
     """A group's only member: reads a topic and commits, on and on."""
 
-    def __init__(self, servers: str, topic: str) -> None:
-        super().__init__(name="reader")
+    def __init__(self, servers: str, topic: str, group: str = GROUP, **settings: object) -> None:
+        """``settings``: in place of those of a classic group."""
+        super().__init__(name=f"reader {group}")
+        self.group = group
         self.stopping = threading.Event()
         self.committed = dict.fromkeys(range(PARTITIONS), 0)
         self.seen: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
         self._consumer = Consumer(
             {
                 "bootstrap.servers": servers,
-                "group.id": GROUP,
+                "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": 3000,
-                "heartbeat.interval.ms": 100,
+                **(settings or {"session.timeout.ms": 3000, "heartbeat.interval.ms": 100}),
                 **CLIENT,
             }
         )

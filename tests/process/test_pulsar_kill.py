@@ -93,6 +93,8 @@ class Peer(threading.Thread):
 
 
 class Writer(Peer):
+    most = 50  # sends at a time
+
     def __init__(self, name: str, address: str, *, batched: bool) -> None:
         super().__init__(name, address)
         self.receipts: dict[int, bytes] = {}  # by offset
@@ -130,7 +132,7 @@ class Writer(Peer):
             assert frame.kind in ("CONNECTED", "CLOSE_PRODUCER"), frame
 
     def go_on(self) -> None:
-        while self._ready and len(self._in_flight) < 50 and not self.stopping.is_set():
+        while self._ready and len(self._in_flight) < self.most and not self.stopping.is_set():
             count = 5 if self._batched else 1
             values = [b"%s/%d" % (self.name.encode(), self._next + at) for at in range(count)]
             self._in_flight.append((self._next, values))

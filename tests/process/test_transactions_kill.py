@@ -41,8 +41,11 @@ _AGAIN = frozenset(
 class Producer:
     """Commits the transactions 0, 1, 2, ... until it is told to stop: a record in each of some partitions, and an offset."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, patience_s: float = 60, *more: ErrorCode) -> None:
+        """``more`` errors that pass."""
         self.address = address
+        self._patience_s = patience_s  # with one request
+        self._again = _AGAIN.union(more)
         self.stop = threading.Event()
         self.committed = 0
         self.failure: BaseException | None = None
@@ -83,7 +86,7 @@ class Producer:
 
     def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
         """Until it is answered without an error that passes."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + self._patience_s
         while True:
             assert time.monotonic() < deadline, f"no answer to {key.name}"
             try:
@@ -97,7 +100,7 @@ class Producer:
             error = error_of(key, answer)
             if not error:
                 return answer
-            assert error in _AGAIN, f"{ErrorCode(error).name} for {key.name}"
+            assert error in self._again, f"{ErrorCode(error).name} for {key.name}"
             time.sleep(0.01)
 
 

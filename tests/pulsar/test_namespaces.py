@@ -9,6 +9,7 @@ from broker.metadata.sqlite import SqliteCatalogue
 from broker.pulsar import namespaces as module
 from broker.pulsar.namespaces import NAMESPACE_KIND, AlreadyExists, Namespaces
 from broker.pulsar.refusals import NotAllowed, TooManyRequests, TopicNotFound
+from tests.pulsar.two_nodes import TwoNodes
 
 
 @pytest.fixture
@@ -92,3 +93,24 @@ def test_unreadable_document_stops_the_start(catalogue: SqliteCatalogue) -> None
     catalogue.alter_documents([(NAMESPACE_KIND, "public/other", b"[1]")])
     with pytest.raises(StorageError, match="cannot be read"):
         loaded(catalogue)
+
+
+def test_two_nodes_have_the_same_tenants_and_namespaces(tmp_path: Path, catalogue: SqliteCatalogue) -> None:
+    cluster = TwoNodes(tmp_path)
+    one, other = (Namespaces(catalogue, ["public/default"], node) for node in cluster.nodes)
+    told: list[str] = []
+    other.on_roles_changed.append(lambda: told.append("roles"))
+    for names, reloads in zip((one, other), cluster.reloads, strict=True):
+        names.load()
+        reloads.append(names.reload)
+    one.put_tenant("lab", {"adminRoles": ["me"]}, new=True)
+    assert ["roles"] == told
+    assert other.administers("me", "lab")
+    other.create("lab/a", prepare=lambda: one.exists("lab/a") and pytest.fail("too early"))
+    assert one.exists("lab/a")
+    with pytest.raises(AlreadyExists):
+        one.create("lab/a")
+    one.delete("lab/a")
+    other.delete_tenant("lab")
+    assert (["public"], False) == (one.tenants(), one.administers("me", "lab"))
+    assert one.exists("public/default")

@@ -154,6 +154,7 @@ def test_region_is_read_exactly_to_its_end() -> None:
 
     class Asked:
         path = "asked"
+        is_remote = False
 
         def pread(self, size: int, offset: int) -> bytes:
             asked.append((offset, size))

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.runtime.threads import Event, SystemThreads
-from broker.runtime.worker import Inbox, Worker
+from broker.runtime.worker import Inbox, Worker, in_order
 
 
 def filled(*items: int) -> Inbox[int]:
@@ -83,3 +83,31 @@ def test_a_thread_of_its_own_works_and_ends() -> None:
     worker.submit("item")
     assert handled.wait(10)
     assert thread.stop(10)
+
+
+def test_results_come_in_the_order_of_items() -> None:
+    first, second = Event(), Event()
+
+    def call(item: int) -> int:
+        if item == 0:
+            assert second.wait(30)
+            first.set()
+        elif item == 1:
+            second.set()
+            assert first.wait(30)
+        return item * 10
+
+    assert [0, 10, 20] == list(in_order(call, range(3), 2))
+    assert [] == list(in_order(call, [], 2))
+
+
+def test_error_of_a_call_is_raised_in_its_turn() -> None:
+    def call(item: int) -> int:
+        if item == 1:
+            raise ValueError(item)
+        return item
+
+    results = in_order(call, range(3), 2)
+    assert 0 == next(results)
+    with pytest.raises(ValueError, match="1"):
+        next(results)

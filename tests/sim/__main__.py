@@ -17,6 +17,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="steps with faults (default %(default)s)")
     parser.add_argument("--verbose", action="store_true", help="print every event")
     parser.add_argument("--plant", choices=sorted(PLANTED), help="with this bug planted into the broker")
+    parser.add_argument("--vault", action="store_true", help="machines may be lost with every seed")
     parser.add_argument("--keep-going", action="store_true", help="run all seeds even if one fails")
     parser.add_argument(
         "--record", action="store_true", help=f"search for all planted bugs, write the seeds to {FOUND_BY.name}"
@@ -36,7 +37,7 @@ def main() -> int:
     failed = 0
     began = time.monotonic()
     for seed in seeds:
-        simulation = Simulation(seed, arguments.steps, verbose=arguments.verbose)
+        simulation = Simulation(seed, arguments.steps, verbose=arguments.verbose, vault=arguments.vault or None)
         with ExitStack() as stack:
             if arguments.plant:
                 stack.enter_context(PLANTED[arguments.plant].plant())
@@ -51,7 +52,8 @@ def main() -> int:
             if len(seeds) == 1 and not arguments.verbose:
                 print(*list(simulation.world.recent)[-60:], sep="\n")
             print(f"seed {seed}: {result.violation}")
-            print(f"replay: python -m tests.sim --seed {seed} --steps {arguments.steps} --verbose")
+            vault = " --vault" if arguments.vault else ""
+            print(f"replay: python -m tests.sim --seed {seed} --steps {arguments.steps}{vault} --verbose")
             if not arguments.keep_going:
                 break
     print(f"{len(seeds)} seeds, {failed} failed, {time.monotonic() - began:.1f} s")

@@ -6,6 +6,7 @@
 import copy
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from broker.errors import StorageError
 from broker.metadata.catalogue import (
@@ -15,6 +16,7 @@ from broker.metadata.catalogue import (
     CursorRow,
     PendingOffset,
     QuotaRow,
+    RemoteFile,
     StoredOffset,
     TopicRow,
     TransactionRow,
@@ -37,14 +39,35 @@ class Tables:
         self.quotas: dict[tuple[str, str], QuotaRow] = {}
         self.cursors: dict[tuple[uuid.UUID, int, str], CursorRow] = {}
         self.documents: dict[tuple[str, str], bytes] = {}
+        self.remote_files: dict[str, RemoteFile] = {}
+        self.condemned: dict[str, int] = {}
         self.next_producer_id = 0
         self.meta: dict[str, str] = {}
+
+
+class Guard(Protocol):
+    """Of a catalogue that is not on the machine. Raises StorageError where it cannot be read or changed now."""
+
+    def read(self) -> None: ...
+
+    def change(self) -> None: ...
+
+    def changed(self) -> None:
+        """Raises UnknownOutcome where nobody learns that it was changed."""
 
 
 class SimCatalogue:
     """``Catalogue``. ``error`` is the probability that a change fails."""
 
-    def __init__(self, process: Process | None, tables: Tables, world: World | None = None, error: float = 0.0) -> None:
+    def __init__(
+        self,
+        process: Process | None,
+        tables: Tables,
+        world: World | None = None,
+        error: float = 0.0,
+        guard: Guard | None = None,
+    ) -> None:
+        self._guard = guard
         self._process = process
         self._world = world
         self.tables = tables
@@ -64,16 +87,22 @@ class SimCatalogue:
             raise StorageError("The catalogue could not be written: disk I/O error")
         if self._together:
             self._world.block(self._process, "the catalogue", lambda: not self._together, None)
+        if self._guard is not None:
+            self._guard.change()
 
     def _end(self) -> None:
         """After a change. It is durable, but the broker may be killed before the caller learns that."""
         if self._process is not None and self._world is not None:
             self._world.yield_point(self._process)
+        if self._guard is not None:
+            self._guard.changed()
 
     def _read(self) -> None:
         assert not self.closed, "used after close"
         if self._process is not None:
             self._process.check()
+        if self._guard is not None:
+            self._guard.read()
 
     def topics(self) -> list[TopicRow]:
         self._read()
@@ -81,6 +110,8 @@ class SimCatalogue:
 
     def put_topic(self, row: TopicRow) -> None:
         self._begin()
+        for other in [other for other in self.tables.topics.values() if other.topic_id == row.topic_id]:
+            del self.tables.topics[other.name]
         self.tables.topics[row.name] = row
         self._end()
 
@@ -121,15 +152,23 @@ class SimCatalogue:
                 configs[name] = value
         self._end()
 
+    def load_configs(self) -> Iterable[tuple[str, str, str]]:
+        self._read()
+        configs = self.tables.configs
+        return [(entity, name, value) for entity, own in configs.items() for name, value in own.items()]
+
     def load_offsets(self) -> Iterable[StoredOffset]:
         self._read()
         return list(self.tables.offsets.values())
 
     def commit_offsets(self, group: str, offsets: Iterable[tuple[str, int, int, int, str | None, int]]) -> None:
-        rows = [StoredOffset(group, *offset, -1) for offset in offsets]
+        self.restore_offsets([StoredOffset(group, *offset, -1) for offset in offsets])
+
+    def restore_offsets(self, rows: Iterable[StoredOffset]) -> None:
+        rows = list(rows)
         self._begin()
         for row in rows:
-            self.tables.offsets[group, row.topic, row.partition] = row
+            self.tables.offsets[row[:3]] = row
         self._end()
 
     def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]] | None) -> None:
@@ -195,6 +234,14 @@ class SimCatalogue:
             self.tables.pending[row[:4]] = row
         self._end()
 
+    def end_pending_offsets(self, transactional_id: str, group: str, commit: bool) -> None:
+        self._begin()
+        for key in [key for key in self.tables.pending if key[:2] == (transactional_id, group)]:
+            pending = self.tables.pending.pop(key)
+            if commit:
+                self.tables.offsets[key[1:]] = StoredOffset(*pending[1:], -1)
+        self._end()
+
     def complete_transaction(self, row: TransactionRow, commit: bool) -> None:
         self._begin()
         for key in [key for key in self.tables.pending if key[0] == row.transactional_id]:
@@ -217,6 +264,10 @@ class SimCatalogue:
         self.tables.next_producer_id += n
         self._end()
         return first
+
+    def next_producer_id(self) -> int:
+        self._read()
+        return self.tables.next_producer_id
 
     def load_acls(self) -> Iterable[AclRow]:
         self._read()
@@ -279,9 +330,14 @@ class SimCatalogue:
         self.tables.cursors = {key: row for key, row in self.tables.cursors.items() if key[0] not in deleted}
         self._end()
 
-    def load_documents(self, kind: str) -> Iterable[tuple[str, bytes]]:
+    def load_documents(self, kind: str, prefix: str = "") -> Iterable[tuple[str, bytes]]:
         self._read()
-        return [(key, body) for (each, key), body in self.tables.documents.items() if each == kind]
+        documents = self.tables.documents.items()
+        return [(key, body) for (each, key), body in documents if each == kind and key.startswith(prefix)]
+
+    def document_kinds(self) -> list[str]:
+        self._read()
+        return sorted({kind for kind, _ in self.tables.documents})
 
     def alter_documents(self, changes: Iterable[tuple[str, str, bytes | None]]) -> None:
         changes = list(changes)
@@ -293,10 +349,67 @@ class SimCatalogue:
                 self.tables.documents[kind, key] = body
         self._end()
 
+    def add_documents(self, documents: Iterable[tuple[str, str, bytes]]) -> None:
+        documents = list(documents)
+        self._begin()
+        for kind, key, body in documents:
+            self.tables.documents.setdefault((kind, key), body)
+        self._end()
+
+    def delete_other_documents(self, kind: str, keys: Iterable[str], body: bytes) -> None:
+        keys = list(keys)
+        self._begin()
+        for key in keys:
+            if self.tables.documents.get((kind, key), body) != body:
+                del self.tables.documents[kind, key]
+        self._end()
+
     def delete_documents(self, kind: str, prefix: str) -> None:
         self._begin()
         for document in [key for key in self.tables.documents if key[0] == kind and key[1].startswith(prefix)]:
             del self.tables.documents[document]
+        self._end()
+
+    def load_remote_files(self) -> Iterable[RemoteFile]:
+        self._read()
+        return list(self.tables.remote_files.values())
+
+    def alter_remote_files(self, put: Iterable[RemoteFile], removed: Iterable[str], now_ms: int) -> None:
+        put, removed = list(put), list(removed)
+        self._begin()
+        self._replace_files(removed, put, now_ms)
+        self._end()
+
+    def rename_remote_files(self, old: str, new: str, now_ms: int) -> None:
+        if old == new:
+            return
+        self._begin()
+        files = [file for file in self.tables.remote_files.values() if f"{file.path}/".startswith(f"{old}/")]
+        renamed = [file._replace(path=new + file.path[len(old) :]) for file in files]
+        self._replace_files([file.path for file in files], renamed, now_ms)
+        self._end()
+
+    def _replace_files(self, removed: Iterable[str], put: list[RemoteFile], now_ms: int) -> None:
+        tables = self.tables
+        gone = [tables.remote_files.pop(path, None) for path in removed]
+        for file in put:
+            gone.append(tables.remote_files.get(file.path))
+            tables.remote_files[file.path] = file
+            tables.condemned.pop(file.object, None)
+        used = {file.object for file in tables.remote_files.values()}
+        for file in gone:
+            if file is not None and file.object not in used:
+                tables.condemned.setdefault(file.object, now_ms)
+
+    def condemned_objects(self) -> list[tuple[str, int]]:
+        self._read()
+        return sorted(self.tables.condemned.items())
+
+    def forget_objects(self, keys: Iterable[str]) -> None:
+        gone = list(keys)
+        self._begin()
+        for key in gone:
+            self.tables.condemned.pop(key, None)
         self._end()
 
     def together(self, changes: Iterable[Change]) -> None:
@@ -309,6 +422,8 @@ class SimCatalogue:
         try:
             for change in changes:
                 change(inside)
+            if self._guard is not None:
+                self._guard.change()
             vars(self.tables).update(vars(tables))
         finally:
             self._together = False
@@ -331,6 +446,10 @@ class SimCatalogue:
         self._begin()
         self.tables.meta[key] = value
         self._end()
+
+    def load_meta(self) -> dict[str, str]:
+        self._read()
+        return dict(self.tables.meta)
 
     def close(self) -> None:
         self.closed = True

@@ -18,6 +18,8 @@ __all__ = ["Directory", "DiskFaults", "Medium", "SimDisk", "SimFile"]
 class SimFile:
     """An open file of one life of the broker."""
 
+    is_remote = False
+
     def __init__(self, disk: "SimDisk", path: str, inode: Inode, read_only: bool) -> None:
         self.path = path
         self._disk = disk
@@ -28,6 +30,7 @@ class SimFile:
         self._locks = False
         self._fd = disk.process.world.next_descriptor()
         disk.process.files[self._fd] = path  # not a reference: a file closes when the last one goes
+        disk.process.opened[self._fd] = self
 
     # -- bytes ----------------------------------------------------------------------------------------------------------
 
@@ -118,7 +121,10 @@ class SimFile:
         return bytes(self._inode.content[offset : offset + size])
 
     def fileno(self) -> int:
-        raise AssertionError("a simulated file has no descriptor")
+        """For ``SimSocket.send_file``, which finds the file by it, whatever disk has wrapped it."""
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "closed", self.path)
+        return self._fd
 
     # -- life -------------------------------------------------------------------------------------------------------------
 

@@ -130,11 +130,14 @@ class Wire:
     def broken(self) -> bool:
         return self.broken_at is not None and self.fabric.world.now >= self.broken_at
 
-    def reset(self, after: float = 0.0) -> None:
-        """Bytes on their way are lost; both ends find out (after a while)."""
-        at = self.fabric.world.now + after
+    def break_after(self, seconds: float) -> None:
+        at = self.fabric.world.now + seconds
         if self.broken_at is None or at < self.broken_at:
             self.broken_at = at
+
+    def reset(self, after: float = 0.0) -> None:
+        """Bytes on their way are lost; both ends find out (after a while)."""
+        self.break_after(after)
         self.up.drop_flying()
         self.down.drop_flying()
 
@@ -267,11 +270,20 @@ class Fabric:
         moments = [at for at in (wire.next_arrival() for wire in self.wires) if at is not None]
         return min(moments) if moments else None
 
+    def replace(self, process: Process) -> None:
+        """Who connects reaches another machine from now on, where this process was. Its connections stay."""
+        for held in process.sockets.values():
+            if hasattr(held, "waiting"):
+                self.listeners.pop(held.address[1], None)
+                for wire, _ in held.waiting:
+                    wire.reset()
+
     def process_died(self, process: Process, *, power: bool) -> None:
         """kill -9: the kernel closes its sockets. Power loss: nobody says anything to the clients, until they send."""
         for fd, held in list(process.sockets.items()):
             if hasattr(held, "waiting"):
-                self.listeners.pop(held.address[1], None)
+                if self.listeners.get(held.address[1]) is held:
+                    del self.listeners[held.address[1]]
                 for wire, _ in held.waiting:
                     wire.broker_closed = True
                     wire.reset()

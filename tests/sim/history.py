@@ -304,6 +304,7 @@ class History:
         # Would these bytes of a partition survive a power loss now? None: nobody can tell from outside.
         self.would_survive: Callable[[str, int, bytes], bool] | None = None
         self.shows_durable = False  # visible=durable, for all topics
+        self.is_shipped = False  # the machine may be lost: acks=1 promises what acks=all does
         # Called when an answer promises that something is there for good.
         self.on_promise: Callable[[], None] = lambda: None
         # Called when the broker has died, with whether the power was lost, before anything is forgotten here.
@@ -324,6 +325,9 @@ class History:
         if name not in self.groups:
             self.groups[name] = GroupHistory(self.world, name)
         return self.groups[name]
+
+    def promise_of(self, acks: int) -> int:
+        return -1 if self.is_shipped and acks else acks
 
     def promised(self) -> None:
         """By an answer that has just been heard."""

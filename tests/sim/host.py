@@ -1,22 +1,31 @@
-"""The machine that the broker runs on: starts it, kills it, takes its power away, and keeps the state that outlives it."""
+"""The machine that the broker runs on: starts it, kills it, takes its power away, and keeps the state that outlives it.
+
+With a vault (``vault.py``), machines may be lost: the next one is empty, and the broker on the old one may be a *zombie*, which
+goes on, at once or later, and does not know.
+"""
 
 import gc
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from typing import Any
 
+import attrs
+
 import broker.log
 from broker.config import BrokerConfig
-from broker.errors import BrokerError
+from broker.errors import BrokerError, Fenced, StorageError
 from broker.runtime import Runtime
 from broker.server import BrokerServer
 from tests.sim.catalogue import SimCatalogue, Tables
 from tests.sim.disk import Directory, Medium, SimDisk
+from tests.sim.engine import open_engine
 from tests.sim.network import Fabric, SimNetwork
 from tests.sim.poller import SimPoller
 from tests.sim.threads import SimClock, SimEntropy, SimThreads
+from tests.sim.vault import Vault
 from tests.sim.world import Process, Thread, Violation, World
 
 PORT = 9092
@@ -33,16 +42,28 @@ def sim_runtime(process: Process, fabric: Fabric, medium: Medium) -> Runtime:
     )
 
 
+@attrs.define(eq=False)
+class Zombie:
+    """A broker on a machine that is taken for lost. ``ends_at``: when it is killed, at the latest."""
+
+    process: Process
+    server: BrokerServer
+    ends_at: float
+    main: Thread | None = None
+
+
 class Host:
     """``state`` is down, starting, up or stopping."""
 
-    def __init__(self, world: World, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, world: World, settings: dict[str, Any], *, with_vault: bool = False, record_most: int = 300
+    ) -> None:
         self.world = world
         self.fabric = Fabric(world)
-        self.medium = Medium(world)
-        self.medium.root.put("data", Directory())  # the operator's
-        self.medium.root.sync(self.medium.root.position)
+        self.medium = _new_medium(world)
         self.tables = Tables()
+        self.vault = Vault(world, self.tables, record_most) if with_vault else None
+        self.zombies: list[Zombie] = []
         self.settings = settings
         self.listeners = [f"kafka://127.0.0.1:{PORT}"]
         self.small: dict[str, Any] = {}  # settings below an operator's minimum: bugs hide at bounds
@@ -82,7 +103,9 @@ class Host:
         for name, value in self.small.items():
             object.__setattr__(config, name, value)
         runtime = sim_runtime(process, self.fabric, self.medium)
-        self._server = BrokerServer(config, runtime, self._open_catalogue)
+        vault = self.vault
+        opens = None if vault is None else partial(open_engine, vault, process, lambda: self.catalogue_error)
+        self._server = BrokerServer(config, runtime, self._open_catalogue, open_engine=opens)
         self._do(process, self._server.start)
 
     def stop(self) -> None:
@@ -162,12 +185,67 @@ class Host:
         self._server = self._main = self._catalogue = None
         self.fabric.process_died(process, power=power)
         self.medium.process_died(process, power=power)
+        if self.vault is not None:
+            self.vault.gone(process, silent=power and self.vault.rng.random() < 0.5)
         self.world.end_process()
 
-    def die(self, *, power: bool) -> None:
-        """kill -9, or the plug is pulled. A thread of the broker that calls this has to raise ``Killed`` next."""
-        self.world.note("power loss" if power else "kill")
+    def die(self, *, power: bool, lost: bool = False) -> None:
+        """kill -9, or the plug is pulled, perhaps for ever. A thread of the broker that calls this has to raise ``Killed``
+        next."""
+        self.world.note("machine lost" if lost else "power loss" if power else "kill")
         self._gone(power=power)
+        if lost:
+            self._replace_machine()
+
+    def take_for_lost(self, pause_s: float, cut_off_s: float, ends_s: float) -> None:
+        """The machine does not answer, and another one takes its place. The broker stands still for ``pause_s``, and then goes on
+        without its disk being gone; or cannot reach the vault for ``cut_off_s``. It keeps its clients, and must tell them nothing
+        that is not true any more."""
+        assert self.state == "up" and self._server is not None and not self.busy
+        process, now = self.world.set_aside(), self.world.now
+        self.world.note(f"machine taken for lost: pause {pause_s}, cut off {cut_off_s}, ends {ends_s}")
+        self.state = "down"
+        process.countdown = -1  # it was to be killed, and lives on
+        self.fabric.replace(process)
+        if pause_s:
+            process.freeze(now + pause_s)
+        if cut_off_s and self.vault is not None:
+            self.vault.cut(process, now + cut_off_s)
+        self.zombies.append(Zombie(process, self._server, now + ends_s))
+        self._server = self._catalogue = None
+        self._replace_machine()
+
+    def _replace_machine(self) -> None:
+        flipped = self.medium.flipped
+        self.medium = _new_medium(self.world)
+        self.medium.flipped = flipped
+
+    def look_after_zombies(self, *, end: bool = False) -> None:
+        """A broker that has been told stops. One that is not told in time is killed."""
+        for zombie in list(self.zombies):
+            crash = zombie.server.crash
+            if crash is not None and not isinstance(crash, Fenced):
+                raise Violation(f"a thread of a broker that was replaced crashed: {_trace(crash)}")
+            if crash is not None and zombie.main is None:
+                self.world.note(f"zombie {zombie.process.number} stops")
+                zombie.main = Thread(zombie.process, "main", None, self._zombie_failed, once=zombie.server.stop)  # type: ignore[arg-type]
+            if end or self.world.now >= zombie.ends_at or (zombie.main is not None and zombie.main.ended):
+                self.world.note(f"zombie {zombie.process.number} ends")
+                self.zombies.remove(zombie)
+                self.fabric.process_died(zombie.process, power=False)
+                if self.vault is not None:
+                    self.vault.gone(zombie.process, silent=False)
+                self.world.end_process(zombie.process)
+
+    def _zombie_failed(self, error: BaseException) -> None:
+        if not isinstance(error, (StorageError, OSError)):
+            raise Violation(f"a broker that was replaced does not stop: {_trace(error)}")
+
+    def would_survive(self, directory: str, data: bytes) -> bool:
+        """Would these bytes be in some file of that directory after a loss of what can be lost?"""
+        if self.vault is not None:
+            return self.vault.would_survive(directory.removeprefix("/data/"), data)
+        return self.medium.would_survive(directory, data)
 
     def lose_power(self) -> None:
         """While no broker runs."""
@@ -186,7 +264,15 @@ class Host:
             or faults.full
             or self.catalogue_error
             or self.medium.flipped
+            or (self.vault is not None and self.vault.faulty)
         )
+
+
+def _new_medium(world: World) -> Medium:
+    medium = Medium(world)
+    medium.root.put("data", Directory())  # the operator's
+    medium.root.sync(medium.root.position)
+    return medium
 
 
 def _trace(error: BaseException) -> str:
@@ -216,7 +302,10 @@ class Recorder:
         self._world.note(f"  log ERROR {event} {_plain(values)}")
         if error is True:
             error = sys.exc_info()[1]
-        if self._world.process is None or not self._world.process.alive:
+        running = self._world.running
+        if running is None or not running.alive:
+            return
+        if running in self._world.zombies and (error is None or isinstance(error, (StorageError, OSError))):
             return
         if isinstance(error, BaseException):
             text = _trace(error)

@@ -59,7 +59,8 @@ class SimSocket:
         room = self._wire.down.free
         if not room and not self._wire.client_closed:
             return WOULD_BLOCK
-        data = region.file.peek(min(region.size, max(room, 1)), region.offset)  # type: ignore[attr-defined]
+        file = self._process.opened[region.file.fileno()]
+        data = file.peek(min(region.size, max(room, 1)), region.offset)
         return self._send(data) if data else 0
 
     def _send(self, data: bytes) -> int:
@@ -179,7 +180,8 @@ class SimListener:
         for poller in self._process.pollers:
             poller.closed_descriptor(self._fd)
         self._fd = -1
-        self._fabric.listeners.pop(self.address[1], None)
+        if self._fabric.listeners.get(self.address[1]) is self:
+            del self._fabric.listeners[self.address[1]]
         for wire, _ in self.waiting:
             wire.broker_closed = True
             wire.reset()

@@ -9,12 +9,14 @@ from typing import Any
 
 import attrs
 
+from broker.cluster.owner import Owner
 from broker.errors import StorageError
 from broker.kafka import sasl_session
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.consumer import reconciler
 from broker.kafka.groups.consumer.membership import Membership, Saver
 from broker.kafka.metering import Metered
+from broker.kafka.producing import appending
 from broker.kafka.service import KafkaSession
 from broker.kafka.share.partition_entry import PartitionEntry
 from broker.kafka.share.share_partition import SharePartition
@@ -25,6 +27,7 @@ from broker.kafka.transactions.transaction import Claim, State, Transaction
 from broker.kafka.transactions.version_2 import TransactionsVersion2
 from broker.metadata.writer import CatalogueWriter
 from broker.network.connections import Turns
+from broker.network.leased_sending import LeasedSending
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import Hold, MuteEvent, next_holds
 from broker.network.processor import Processor, ProcessorSettings
@@ -43,6 +46,8 @@ from broker.shuffle.partitions import Partitions
 from broker.shuffle.serving.read_ahead import ReadAhead
 from broker.shuffle.serving.request_queue import RequestQueue
 from broker.shuffle.serving.view import Credit
+from broker.storage.journal.file_table import FileTable
+from broker.storage.journal.shipper import Shipper
 from broker.storage.log.durability import Durability
 from broker.storage.log.log import Log
 from broker.storage.log.log_config import LogConfig
@@ -53,10 +58,13 @@ from broker.storage.log.transactions import Transactions
 from broker.storage.recovery import recovery, verification
 from broker.storage.recovery.leftovers import drop
 from broker.storage.segments.index_file import TransactionIndex
+from broker.storage.tier.tiered_disk import TieredDisk
+from broker.storage.tier.uploads import Uploads
 from broker.storage.upkeep.flusher import Flusher
 from protocol.kafka.errors import ErrorCode
-from tests.sim import planted_groups, planted_pulsar
+from tests.sim import planted_groups, planted_pulsar, planted_vault
 from tests.sim.disk import SimDisk
+from tests.sim.journal import JournalTable, MemoryJournal
 
 
 @attrs.frozen
@@ -396,7 +404,7 @@ _ALL = [
         _unsynced_kept,
         scene="aborts",
         faults=("power",),
-        steps=6000,
+        steps=15_000,
     ),
     Bug(
         "shown_before_fsync",
@@ -723,6 +731,116 @@ _ALL = [
         "expect_heartbeat",
         planted_groups.sessions_without_end,
         scene="consumers",
+    ),
+    Bug(
+        "vault_shown_before_shipped",
+        "a consumer sees what is on the machine only",
+        LogConfig,
+        "shows_durable",
+        planted_vault.shown_before_shipped,
+        scene="vault",
+    ),
+    Bug(
+        "vault_acks_1_at_once",
+        "acks=1 is answered when only the machine has the records",
+        appending,
+        "_awaits",
+        planted_vault.acks_1_at_once,
+        scene="vault",
+    ),
+    Bug(
+        "vault_row_before_object",
+        "a row is appended before its object is stored",
+        Shipper,
+        "_persist",
+        planted_vault.row_before_object,
+        scene="vault",
+    ),
+    Bug(
+        "vault_out_of_order",
+        "a flush is committed before the one before it",
+        Shipper,
+        "_commit",
+        planted_vault.out_of_order,
+        scene="vault",
+        faults=("store",),
+    ),
+    Bug(
+        "vault_epoch_unchecked",
+        "the journal takes rows of an owner that was replaced",
+        MemoryJournal,
+        "_check_epoch",
+        planted_vault.epoch_unchecked,
+        scene="vault",
+        faults=("zombie",),
+    ),
+    Bug(
+        "vault_epoch_stays",
+        "a take-over leaves the epoch as it is: there are two owners",
+        JournalTable,
+        "take_over",
+        planted_vault.epoch_stays,
+        scene="vault",
+        faults=("zombie",),
+    ),
+    Bug(
+        "vault_answers_without_lease",
+        "answers leave although another broker may have taken over",
+        LeasedSending,
+        "flush",
+        planted_vault.answers_without_lease,
+        scene="vault",
+        faults=("zombie",),
+    ),
+    Bug(
+        "vault_answers_at_once",
+        "the next owner answers while the one before may still do so",
+        Owner,
+        "wait_to_answer",
+        planted_vault.answers_at_once,
+        scene="vault",
+        faults=("zombie",),
+    ),
+    Bug(
+        "vault_removed_too_early",
+        "rows are removed before it is durable that no file needs them",
+        Shipper,
+        "tidy",
+        planted_vault.removed_too_early,
+        scene="vault",
+        faults=("store",),
+    ),
+    Bug(
+        "vault_forgotten_before_adopted",
+        "the journal forgets a segment that the catalogue does not have yet",
+        TieredDisk,
+        "adopt",
+        planted_vault.forgotten_before_adopted,
+        scene="vault",
+    ),
+    Bug(
+        "vault_names_late",
+        "names are shipped with the flush after their own",
+        FileTable,
+        "take_names",
+        planted_vault.names_late,
+        scene="vault",
+    ),
+    Bug(
+        "vault_objects_before_rows",
+        "objects are deleted before the rows that name them",
+        Shipper,
+        "tidy",
+        planted_vault.objects_before_rows,
+        scene="vault",
+    ),
+    Bug(
+        "vault_open_segment_uploaded",
+        "a segment is uploaded while records are appended to it",
+        Uploads,
+        "waiting",
+        planted_vault.open_segment_uploaded,
+        scene="vault",
     ),
 ]
 PLANTED = {bug.name: bug for bug in _ALL}

@@ -84,7 +84,7 @@ class SimPoller:
     def _ready(self) -> list[tuple[Key, int]]:
         ready = []
         for key in self._keys.values():
-            source = key.fileobj
+            source = self._source(key)
             events = (READ if key.events & READ and source.readable else 0) | (
                 WRITE if key.events & WRITE and source.writable else 0
             )
@@ -92,11 +92,14 @@ class SimPoller:
                 ready.append((key, events))
         return ready
 
+    def _source(self, key: Key) -> Any:
+        return self._process.alarms.get(key.fd, key.fileobj)
+
     def _something(self) -> bool:
         if self._bell or self._woken:
             return True
         for key in self._keys.values():
-            source = key.fileobj
+            source = self._source(key)
             if (key.events & READ and source.readable) or (key.events & WRITE and source.writable):
                 return True
         return False

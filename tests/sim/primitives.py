@@ -23,7 +23,9 @@ import broker.pulsar
 import broker.server
 import broker.shuffle
 import broker.storage
+import broker.storage.journal.shipped_disk
 from broker.runtime import threads as real
+from broker.runtime.poller import Alarm
 from tests.sim.world import Process, Thread, Violation, World
 
 _REAL_LOCK_TYPE = type(threading.Lock())
@@ -43,7 +45,7 @@ class SimLock:
 
     def __init__(self, world: World, site: str | None = None) -> None:
         self._world = world
-        self._process: Process | None = world.process
+        self._process: Process | None = world.running
         self._owner: Thread | None = None
         self._count = 0
         self.site = site or _site()
@@ -51,9 +53,9 @@ class SimLock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         world = self._world
-        process, thread = self._process, world.current
-        if process is not world.process and (process is None or world.process is not None):
-            process = self._process = world.process  # made at import: it belongs to whoever runs
+        process, thread, running = self._process, world.current, world.running
+        if process is not running and (process is None or running is not None):
+            process = self._process = running  # made at import: it belongs to whoever runs
             self._owner, self._count = None, 0
         if process is None or thread is None:
             assert not self._count, f"the scheduler itself would wait for the lock {self.site}"
@@ -114,7 +116,7 @@ class SimCondition:
 
     def __init__(self, world: World, lock: SimLock) -> None:
         self._world = world
-        self._process = world.process
+        self._process = world.running
         self._lock = lock
         self._waiting: list[list[bool]] = []  # each a box: whether it has been notified
 
@@ -147,7 +149,7 @@ class SimCondition:
 class SimEvent:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._process = world.process
+        self._process = world.running
         self._set = False
 
     def is_set(self) -> bool:
@@ -170,7 +172,7 @@ class SimEvent:
 class SimSimpleQueue:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._process = world.process
+        self._process = world.running
         self._items: deque[Any] = deque()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
@@ -197,6 +199,35 @@ class SimSimpleQueue:
         return len(self._items)
 
 
+class SimAlarm:
+    """``Alarm``. ``SimPoller`` finds it by its descriptor."""
+
+    writable = False
+
+    def __init__(self, world: World) -> None:
+        process = world.running
+        assert process is not None
+        self._world = world
+        self._process = process
+        self._fd = world.next_descriptor()
+        self.readable = False
+        process.alarms[self._fd] = self
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def ring(self) -> None:
+        if self._process.alive:
+            self._world.yield_point(self._process)
+        self.readable = True
+
+    def silence(self) -> None:
+        self.readable = False
+
+    def close(self) -> None:
+        self._process.alarms.pop(self._fd, None)
+
+
 def _replacements(world: World) -> dict[Any, Any]:
     return {
         real.Lock: lambda: SimLock(world, _site()),
@@ -204,6 +235,7 @@ def _replacements(world: World) -> dict[Any, Any]:
         real.Condition: lambda: SimCondition(world, SimLock(world, _site())),
         real.SimpleQueue: lambda: SimSimpleQueue(world),
         real.Event: lambda: SimEvent(world),
+        Alarm: lambda: SimAlarm(world),
     }
 
 

@@ -261,10 +261,11 @@ class SubscriptionLedger:
         if entry > self.confirmed_before:
             self.confirmed_before, self.confirmed_before_at = entry, self.world.now
 
-    def marked(self, position: int, who: str) -> None:
-        """The broker says that everything up to here is acknowledged."""
-        if position < self.confirmed_before:
-            raise Violation(f"{who}: the cursor of {self} is at {position}; {self.confirmed_before} was durable")
+    def marked(self, position: int, who: str, confirmed: int) -> None:
+        """The broker says that everything up to here is acknowledged. ``confirmed``: ``confirmed_before`` when it was asked; what
+        was confirmed since may have come after the answer was made."""
+        if position < confirmed:
+            raise Violation(f"{who}: the cursor of {self} is at {position}; {confirmed} was durable")
         for offset in range(self.mark_delete + 1, position + 1):
             if offset in self.log.promised and not self._is_acked(offset):
                 raise Violation(f"{who}: the cursor of {self} is at {position}, and {offset} is not acknowledged")

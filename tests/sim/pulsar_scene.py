@@ -32,7 +32,7 @@ class PulsarScene:
         self.world = world
         topic = f"persistent://public/default/{TOPIC}"
         log = self.log = LogLedger(world, TOPIC)
-        log.would_survive = lambda data: host.medium.would_survive(f"/data/{TOPIC}-0", data)
+        log.would_survive = lambda data: host.would_survive(f"/data/{TOPIC}-0", data)
         kinds = rng.sample(sorted(_NAMES), rng.randrange(1, 4))
         delays = rng.random() < 0.4 and not clock_jumps
         strict = rng.random() < 0.5

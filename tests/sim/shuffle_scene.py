@@ -72,7 +72,7 @@ class ShuffleScene:
 
     def _would_survive(self, attempt: Attempt) -> bool:
         longest = max((buffer.payload for part in attempt.script for buffer in part), key=len)
-        survives = self.host.medium.would_survive
+        survives = self.host.would_survive
         return survives(_DIRECTORY, b"RBSP\x01" + attempt.id) and survives(_DIRECTORY, longest)
 
     # -- inside -------------------------------------------------------------------------------------------------------------

@@ -35,8 +35,9 @@ from tests.sim.share_scene import PARTITIONS as SHARED_PARTITIONS
 from tests.sim.share_scene import TOPIC as SHARED
 from tests.sim.share_scene import ShareScene
 from tests.sim.shuffle_scene import ShuffleScene
-from tests.sim.storm import Storm, Weather, draw_weather
+from tests.sim.storm import Storm, Weather, draw_losses, draw_weather
 from tests.sim.txn_scene import PARTITIONS, TOPIC, TxnScene
+from tests.sim.vault import VaultFaults, draw_vault_settings
 from tests.sim.world import Chaos, Violation, World
 
 # Of the first act.
@@ -45,6 +46,8 @@ DEFAULT_STEPS = 1500
 _QUIET_STEPS = 90_000
 # ... and with every scene besides the cast, the processors have so much more to do meanwhile.
 _SCENE_STEPS = 20_000
+# ... and with a vault there are a dozen threads more, and slow clients take as long as ever.
+_VAULT_STEPS = 60_000
 _LEAVING_STEPS = 5_000
 # The most bytes that a client asks for at once; at least one batch comes in any case.
 _FETCH_BYTES = 100_000
@@ -107,8 +110,15 @@ def draw_settings(rng: Any, largest_batch: int) -> dict[str, Any]:
 
 class Simulation:
     def __init__(
-        self, seed: int, steps: int = DEFAULT_STEPS, *, verbose: bool = False, weather: Weather | None = None
+        self,
+        seed: int,
+        steps: int = DEFAULT_STEPS,
+        *,
+        verbose: bool = False,
+        weather: Weather | None = None,
+        vault: bool | None = None,
     ) -> None:
+        """``vault``: whether machines may be lost; None: the seed says so."""
         self.world = World(seed, verbose)
         self.steps = steps
         rng = self.world.rng("scenario")
@@ -124,17 +134,24 @@ class Simulation:
             self.settings["log_visible"] = "durable"
             self.history.shows_durable = True
         self.history.hurried = not self.scarce_memory
-        self.host = Host(self.world, self.settings)
+        drawn = self.world.rng("with vault").random() < 0.125
+        self._with_vault = drawn if vault is None else vault
+        if self._with_vault:
+            self.settings |= draw_vault_settings(self.world.rng("vault settings"))
+            self.weather.weights.update(draw_losses(self.world.rng("losses")))
+            self.history.shows_durable = self.history.is_shipped = True
+        self.host = Host(self.world, self.settings, with_vault=self._with_vault, record_most=self._size_most)
         self.host.fabric.faults = self.weather.network
         if rng.random() < 0.5:
             self.host.fabric.capacity_least, self.host.fabric.capacity_most = 16 * 1024, 256 * 1024
         if not self.admin_configs:  # else batches are not kept as they came
-            self.history.would_survive = lambda topic, partition, data: self.host.medium.would_survive(
+            self.history.would_survive = lambda topic, partition, data: self.host.would_survive(
                 f"/data/{topic}-{partition}", data
             )
         self.recorder = Recorder(self.world, self._excused)
         self.restart_wanted = False
         self.resize_wanted = 0
+        self.zombie_wanted: tuple[float, float, float] | None = None  # pause, cut off, end
         self._machine_failed = False  # in this life of the broker
         self.cast = rng.choice(CASTS)
         self._secured = self.world.rng("security").random() < 0.4  # besides the cast
@@ -319,6 +336,8 @@ class Simulation:
             return self._with_pulsar
         if scene == "share":
             return self._with_share
+        if scene == "vault":
+            return self._with_vault
         if scene == "consumers":
             return self._with_consumers
         return self.cast in (scene, "all")
@@ -329,15 +348,15 @@ class Simulation:
 
     # -- the storm's requests ---------------------------------------------------------------------------------------------
 
-    def crash_soon(self, *, power: bool, within: int) -> None:
+    def crash_soon(self, *, power: bool, within: int, lost: bool = False) -> None:
         """Somewhere in the next ``within`` places where a thread can be interrupted."""
         process = self.world.process
         if process is None or process.countdown >= 0:
             return
-        process.on_countdown = lambda: self._crash(power)
+        process.on_countdown = lambda: self._crash(power, lost)
         process.countdown = self.world.rng("storm").randrange(within)
 
-    def crash_after_promise(self, *, power: bool) -> None:
+    def crash_after_promise(self, *, power: bool, lost: bool = False) -> None:
         """The moment somebody has been promised something; the power, when there is something to lose."""
         lives = self.world.lives
 
@@ -346,28 +365,28 @@ class Simulation:
                 return  # the next promise, then
             self.history.on_promise = lambda: None
             if self.host.state == "up" and self.world.lives == lives:
-                self._crash(power)
+                self._crash(power, lost)
 
         self.history.on_promise = crash
 
-    def crash_in_decision(self, *, power: bool, within: int) -> None:
+    def crash_in_decision(self, *, power: bool, within: int, lost: bool = False) -> None:
         """Somewhere between the end of a transaction being asked for and its being carried out."""
         assert self.transactions is not None
         ledger = self.transactions.ledger
 
         def crash() -> None:
             ledger.on_decision = lambda: None
-            self.crash_soon(power=power, within=within)
+            self.crash_soon(power=power, within=within, lost=lost)
 
         ledger.on_decision = crash
 
-    def _crash(self, power: bool) -> None:
+    def _crash(self, power: bool, lost: bool = False) -> None:
         power = power or self.host.sync_failed  # see _stopped
-        self.host.die(power=power)
+        self.host.die(power=power, lost=lost)
         self._after_crash(power)
 
     def _after_crash(self, power: bool) -> None:
-        self.history.crashed(power=power)
+        self.history.crashed(power=power or self._with_vault)  # the disk is a cache
         self._machine_failed = False
         self.host.sync_failed = False
         self.host.start_at = self.world.now + self.world.rng("storm").random()
@@ -438,7 +457,8 @@ class Simulation:
 
     @property
     def _quiet_steps(self) -> int:
-        return _QUIET_STEPS + _SCENE_STEPS * (self.has("share") + self.has("consumers"))
+        scenes = self.has("share") + self.has("consumers")
+        return _QUIET_STEPS + _SCENE_STEPS * scenes + _VAULT_STEPS * self.has("vault")
 
     @property
     def _workers(self) -> list[Client | StreamClient]:
@@ -466,6 +486,10 @@ class Simulation:
         elif host.state == "up" and self.restart_wanted:
             self.restart_wanted = False
             host.stop()
+        elif host.state == "up" and self.zombie_wanted is not None:
+            host.take_for_lost(*self.zombie_wanted)
+            self.zombie_wanted = None
+            self._after_crash(True)
         elif host.state == "up" and self.resize_wanted:
             host.resize(self.resize_wanted)
             self.resize_wanted = 0
@@ -473,6 +497,7 @@ class Simulation:
             if host.state != "down":
                 raise Violation("nothing will ever happen again")
             world.now = max(world.now, host.start_at or world.now)
+        host.look_after_zombies()
         if host.faulty:
             self._machine_failed = host.failed_lately = True
             if host.medium.faults.sync_error:
@@ -497,7 +522,11 @@ class Simulation:
         server = self.host.server
         if server is not None:
             if server.crash is not None:
-                raise Violation(f"a thread crashed: {server.crash!r}")
+                # A cache that cannot be read: the process ends, so that another one may lead.
+                if not (self._with_vault and self._machine_failed and isinstance(server.crash, OSError)):
+                    raise Violation(f"a thread crashed: {server.crash!r}")
+                self._crash(power=False)
+                return
             invariants.check(server, self._largest_response)
             if self.shuffle is not None:
                 self.shuffle.check(server)
@@ -523,6 +552,9 @@ class Simulation:
         if self.transactions is not None:
             self.transactions.ledger.on_decision = lambda: None
         self.host.medium.faults = DiskFaults()
+        if self.host.vault is not None:
+            self.host.vault.faults = VaultFaults()
+        self.zombie_wanted = None
         self.set_catalogue_error(0.0)
         self.world.chaos = Chaos(preempt=self.weather.chaos.preempt, tick_most_s=0.0005)
         self.host.fabric.faults = NetworkFaults(short=self.weather.network.short)
@@ -555,6 +587,7 @@ class Simulation:
             self._until(lambda: self.shuffle.steward.done, self.world.steps + _LEAVING_STEPS)  # type: ignore[union-attr]
         for client in self.clients:
             client.close()
+        self.host.look_after_zombies(end=True)
         server = self.host.server
         assert server is not None
         limit = self.world.steps + _LEAVING_STEPS

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from tests.sim.disk import DiskFaults
+from tests.sim.engine import LEASE_S
 from tests.sim.network import NetworkFaults
 from tests.sim.world import Chaos
 
@@ -40,6 +41,16 @@ FAULTS = {
     "resize": 1.0,
     "rot": 0.5,
 }
+
+
+# Of those whose machine may be lost.
+LOSSES = {"loss": 4.0, "zombie": 3.0, "database": 2.0, "store": 2.0}
+
+
+def draw_losses(rng: Any) -> dict[str, float]:
+    """The weather of a broker that has a vault, besides."""
+    kinds = {"loss", *rng.sample(sorted(LOSSES), rng.randrange(0, 4))}
+    return {kind: weight for kind, weight in LOSSES.items() if kind in kinds}
 
 
 def draw_weather(rng: Any) -> Weather:
@@ -133,13 +144,25 @@ class Storm:
     def _power(self) -> None:
         self._crash(power=True)
 
-    def _crash(self, *, power: bool) -> None:
+    def _loss(self) -> None:
+        self._crash(power=True, lost=True)
+
+    def _crash(self, *, power: bool, lost: bool = False) -> None:
         if self._simulation.has("transactions") and self._rng.random() < 0.5:
-            self._simulation.crash_in_decision(power=power, within=self._rng.choice((30, 150, 150)))
+            self._simulation.crash_in_decision(power=power, within=self._rng.choice((30, 150, 150)), lost=lost)
         elif self._rng.random() < 0.6:
-            self._simulation.crash_after_promise(power=power)
+            self._simulation.crash_after_promise(power=power, lost=lost)
         else:
-            self._simulation.crash_soon(power=power, within=self._rng.choice((1, 10, 60)))
+            self._simulation.crash_soon(power=power, within=self._rng.choice((1, 10, 60)), lost=lost)
+
+    def _zombie(self) -> None:
+        """It wakes up after somebody else has taken over, or about then; or it loses the database and comes back."""
+        rng = self._rng
+        ends_s = LEASE_S * (2.0 + 3.0 * rng.random())
+        if rng.random() < 0.7:
+            self._simulation.zombie_wanted = LEASE_S * (0.8 + rng.random()), 0.0, ends_s
+        else:
+            self._simulation.zombie_wanted = 0.0, LEASE_S * rng.choice((0.1, 0.5, 1.2, 2.0)), ends_s
 
     def _restart(self) -> None:
         self._simulation.restart_wanted = True
@@ -194,6 +217,34 @@ class Storm:
     def _catalogue(self) -> None:
         self._simulation.set_catalogue_error(self._rng.choice((0.1, 1.0)))
         self._for_a_while(1.0, lambda: self._simulation.set_catalogue_error(0.0))
+
+    def _database(self) -> None:
+        vault = self._host.vault
+        assert vault is not None
+        faults, rng = vault.faults, self._rng
+        name, value, most_s = rng.choice(
+            (
+                ("error", rng.choice((0.1, 1.0)), 1.0),
+                ("unknown", rng.choice((0.1, 0.5)), 5.0),
+                ("unknown", rng.choice((0.1, 0.5)), 5.0),
+                ("away", True, rng.choice((1.0, 15.0))),
+                ("slow_most_s", rng.choice((0.1, 1.0)), 3.0),
+            )
+        )
+        setattr(faults, name, value)
+        self._world.note(f"database: {name} {value}")
+        self._for_a_while(most_s, lambda: setattr(faults, name, type(value)(0)))
+
+    def _store(self) -> None:
+        vault = self._host.vault
+        assert vault is not None
+        faults, rng = vault.faults, self._rng
+        name, value = rng.choice(
+            (("store_error", rng.choice((0.1, 0.5, 1.0))), ("store_slow_most_s", rng.choice((0.2, 2.0))))
+        )
+        setattr(faults, name, value)
+        self._world.note(f"store: {name} {value}")
+        self._for_a_while(3.0, lambda: setattr(faults, name, 0.0))
 
     def _rot(self) -> None:
         """A bit flips in a file of the one partition that may suffer from it."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.sim.planted import PLANTED
 from tests.sim.simulation import DEFAULT_STEPS, Result, Simulation, simulate
-from tests.sim.storm import FAULTS
+from tests.sim.storm import FAULTS, LOSSES
 
 # The seed that found each planted bug when they were last recorded (`python -m tests.sim --record`). It only says where to begin,
 # which saves the tests the seeds before it. A change of the broker may make another seed the first.
@@ -36,10 +36,10 @@ def first_to_find(name: str, seeds: Iterable[int]) -> Result | None:
     """The first of ``seeds`` that finds the planted bug of that name."""
     bug = PLANTED[name]
     for seed in seeds:
-        simulation = Simulation(seed, bug.steps or DEFAULT_STEPS)
+        simulation = Simulation(seed, bug.steps or DEFAULT_STEPS, vault=bug.scene == "vault" or None)
         if bug.scene and not simulation.has(bug.scene):
             continue
-        simulation.weather.weights.update({fault: FAULTS[fault] for fault in bug.faults})
+        simulation.weather.weights.update({fault: {**FAULTS, **LOSSES}[fault] for fault in bug.faults})
         with bug.plant():
             result = simulation.run()
         if result.violation is not None:

@@ -14,7 +14,7 @@ import pytest
 from tests.sim.sweep import run_seed
 
 ROOT = Path(__file__).parent.parent.parent
-SEEDS = (3, 2, 12, 95)  # with groups, shuffle, transactions, consumer groups
+SEEDS = (3, 2, 12, 95, 60)  # with groups, shuffle, transactions, consumer groups, a vault
 
 
 def trace_in_another_process(seed: int, hash_seed: int) -> str:

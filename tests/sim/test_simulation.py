@@ -8,7 +8,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 import pytest
 
 from tests.sim.simulation import CASTS, Result, Simulation
-from tests.sim.storm import FAULTS, Storm, draw_weather
+from tests.sim.storm import FAULTS, LOSSES, Storm, draw_weather
 from tests.sim.sweep import run_seed
 from tests.sim.world import World
 
@@ -39,6 +39,14 @@ def test_every_kind_of_fault_is_among_these_seeds() -> None:
     assert set(FAULTS) == kinds
     assert all(hasattr(Storm, f"_{kind}") for kind in kinds)
     assert any(not weather.weights for weather in seasons), "none is without faults"
+
+
+def test_every_loss_is_among_these_seeds() -> None:
+    weathers = [simulation.weather for simulation in map(Simulation, SEEDS) if simulation.has("vault")]
+    kinds = {kind for weather in weathers for kind in weather.weights}
+    assert set(LOSSES) == set(LOSSES) & kinds
+    assert all(hasattr(Storm, f"_{kind}") for kind in LOSSES)
+    assert 8 <= len(weathers) <= 20
 
 
 def test_every_cast_is_among_these_seeds() -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import attrs
 import greenlet
@@ -132,13 +133,20 @@ class Process:
         self.threads: list[Thread] = []
         self.sockets: dict[int, Any] = {}  # open ones, listening ones included, by descriptor
         self.files: dict[int, str] = {}  # paths of open ones by descriptor
+        self.opened: WeakValueDictionary[int, Any] = WeakValueDictionary()  # these files
         self.pollers: list[Any] = []
+        self.alarms: dict[int, Any] = {}  # by descriptor
         self.countdown = -1  # yield points until it is killed; -1: it is not
         self.on_countdown: Callable[[], None] = lambda: None
 
     def check(self) -> None:
         if not self.alive:
             raise Killed
+
+    def freeze(self, until: float) -> None:
+        """No thread gets time before that."""
+        for thread in self.threads:
+            thread.frozen_until = max(thread.frozen_until, until)
 
     def thaw(self) -> None:
         """All threads get time again."""
@@ -168,6 +176,8 @@ class World:
         self.chaos = Chaos()
         self.hub = greenlet.getcurrent()  # the scheduler; threads give way to it and end in it
         self.process: Process | None = None
+        # Processes that another one has replaced and that do not know it, or do not believe it.
+        self.zombies: list[Process] = []
         self.actors: list[Actor] = []
         self.current: Thread | None = None
         self.lives = 0
@@ -223,15 +233,38 @@ class World:
         self.process = Process(self, self.lives)
         return self.process
 
-    def end_process(self) -> None:
-        """The running process is gone, for whatever reason. Its threads are unwound before anything else happens."""
+    def set_aside(self) -> Process:
+        """Somebody else is going to be started in the place of the running process, which goes on."""
         process = self.process
+        assert process is not None
+        self.zombies.append(process)
+        self.process = None
+        return process
+
+    def end_process(self, zombie: Process | None = None) -> None:
+        """The running process, or a zombie, is gone, for whatever reason. Its threads are unwound before anything else
+        happens."""
+        process = zombie or self.process
         assert process is not None
         process.alive = False
         self._dying.extend(process.threads)
-        self.process = None
+        if zombie is None:
+            self.process = None
+        else:
+            self.zombies.remove(zombie)
         if self.current is None:
             self._bury()
+
+    @property
+    def running(self) -> Process | None:
+        """The process that code of the broker belongs to that runs now."""
+        return self.process if self.current is None else self.current.process
+
+    @property
+    def threads(self) -> list[Thread]:
+        """Of all processes."""
+        threads = [] if self.process is None else self.process.threads
+        return [*threads, *(thread for process in self.zombies for thread in process.threads)]
 
     def _bury(self) -> None:
         assert self.current is None
@@ -291,7 +324,7 @@ class World:
     def step_once(self) -> bool:
         """Something that can happen now; False if nothing can."""
         now = self.now
-        threads = [t for t in self.process.threads if t.runnable(now)] if self.process is not None else []
+        threads = [t for t in self.threads if t.runnable(now)]
         actors = [actor for actor in self.actors if actor.ready()]
         count = len(threads) + len(actors)
         if not count:
@@ -327,12 +360,11 @@ class World:
     def next_moment(self) -> float | None:
         """When something happens next if nothing can happen now."""
         moments = []
-        if self.process is not None:
-            for thread in self.process.threads:
-                if thread.frozen_until > self.now:
-                    moments.append(thread.frozen_until)
-                if thread.wait is not None and thread.wait.deadline is not None:
-                    moments.append(max(thread.wait.deadline, thread.frozen_until))
+        for thread in self.threads:
+            if thread.frozen_until > self.now:
+                moments.append(thread.frozen_until)
+            if thread.wait is not None and thread.wait.deadline is not None:
+                moments.append(max(thread.wait.deadline, thread.frozen_until))
         for actor in self.actors:
             deadline = actor.deadline()
             if deadline is not None:

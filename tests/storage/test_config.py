@@ -27,6 +27,8 @@ def test_every_field_is_taken_from_setting_of_name() -> None:
         max_open_files=17,
         scrub_bytes_per_second=9,
         log_retention_ms=10,
+        remote_log_manager_task_interval_ms=11,
+        remote_object_delete_delay_ms=12,
     )
     config = StorageConfig.from_broker(broker)
     for field in attrs.fields(StorageConfig):

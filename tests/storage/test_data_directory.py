@@ -12,6 +12,7 @@ from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.disk import SystemDisk
 from broker.storage import data_directory
 from broker.storage.config import StorageConfig
+from broker.storage.log.log_config import LogConfig
 from tests.storage.helpers import Storage, append
 
 
@@ -176,3 +177,19 @@ def test_refused_volume_of_another_user_names_the_owner() -> None:
     assert "this process runs as uid 10001" in str(refusal.value)
     assert f"{volume} belongs to uid 0" in str(refusal.value)
     assert f"chown -R 10001:0 {volume}" in str(refusal.value)
+
+
+def test_a_cache_is_taken_whatever_a_power_cut_has_left_of_it(tmp_path: Path) -> None:
+    (tmp_path / data_directory.CACHE).touch()
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "meta.properties").write_text("layout=\0\0")
+    config = StorageConfig(data_dir=str(tmp_path), defaults=LogConfig(is_shipped=True))
+    data_directory.take(SystemDisk(), config).close()
+
+
+def test_a_cache_is_not_taken_for_the_data(tmp_path: Path) -> None:
+    (tmp_path / data_directory.CACHE).touch()
+    before = everything(tmp_path)
+    with pytest.raises(ConfigError, match="Set catalogue"):
+        take(tmp_path)
+    assert everything(tmp_path) == before

@@ -26,7 +26,7 @@ from broker.kafka.checks import error_fields, repeated
 from broker.kafka.configs.own_values import Changes, Plan
 from broker.kafka.configs.resources import (
     ResourceType,
-    is_this_broker,
+    entity_of,
     require_topic,
     value_in_force,
 )
@@ -114,8 +114,7 @@ def _alter_one(context: KafkaContext, resource: Any, validate_only: bool, plan: 
         changes = plan(info.configs, lambda setting: _topic_value(context, setting))
         context.logs.alter_topic_configs(name, changes, validate_only=validate_only)
     elif kind == ResourceType.BROKER:
-        entity = str(context.node_id) if is_this_broker(context, name) else ""
-        _alter_broker(context, entity, validate_only, plan)
+        _alter_broker(context, entity_of(context, name), validate_only, plan)
     elif kind == ResourceType.GROUP:
         context.groups.configs.alter(name, plan, validate_only=validate_only)
     elif kind == ResourceType.CLIENT_METRICS:
@@ -143,6 +142,10 @@ def _alter_broker(context: KafkaContext, entity: str, validate_only: bool, plan:
                 if way_of(name) is Way.TLS and entity == ALL_BROKERS:
                     raise RequestError(
                         ErrorCode.invalid_request, f"Change {name} for this broker ({context.node_id}), not for all."
+                    )
+                if way_of(name) is Way.TLS and entity not in live.changes:
+                    raise RequestError(
+                        ErrorCode.invalid_request, f"Ask broker {entity} itself: only it can try the files of {name}."
                     )
                 continue
             if name in BROKER_SETTINGS or setting_of(name) is not None:

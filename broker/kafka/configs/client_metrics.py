@@ -120,6 +120,11 @@ class ClientMetricsConfigs(OwnValues):
         super().load()
         self._changed()
 
+    def reload(self) -> None:
+        """Put in force what another node has changed. Raises StorageError."""
+        if self._load():
+            self._changed()
+
     def alter(self, name: str, plan: Plan, *, validate_only: bool = False) -> None:
         """Make the changes that ``plan`` returns, durably. Raises RequestError, StorageError, or what ``plan`` raises; then
         nothing has changed."""

@@ -114,6 +114,12 @@ class GroupConfigs(OwnValues):
         self.config = config
         self.on_change: list[Callable[[str], None]] = []
 
+    def reload(self) -> None:
+        """Put in force what another node has changed. Raises StorageError."""
+        for group_id in sorted(self._load()):
+            for listener in self.on_change:
+                listener(group_id)
+
     def value(self, group_id: str, name: str) -> Any:
         """The value in force."""
         return _value(self.config, name, self.own(group_id).get(name))

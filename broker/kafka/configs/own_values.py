@@ -36,8 +36,15 @@ class OwnValues:
 
     def load(self) -> None:
         """At the start. Raises StorageError."""
-        stored = self._catalogue.configs_by_entity(self._prefix)
-        self._own = {entity.removeprefix(self._prefix): own for entity, own in stored.items()}
+        self._load()
+
+    def _load(self) -> set[str]:
+        """Returns the names whose values are not what they were. Raises StorageError."""
+        with self._lock:
+            before = self._own
+            stored = self._catalogue.configs_by_entity(self._prefix)
+            self._own = {entity.removeprefix(self._prefix): own for entity, own in stored.items()}
+            return {name for name in {*before, *self._own} if before.get(name) != self._own.get(name)}
 
     def names(self) -> list[str]:
         """Of those with own values."""

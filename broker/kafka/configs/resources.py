@@ -95,18 +95,38 @@ def require_topic(context: KafkaContext, name: str) -> TopicInfo:
 
 
 def is_this_broker(context: KafkaContext, name: str) -> bool:
-    """False for "" (all brokers); RequestError with invalid_request for another broker."""
-    if not name:
-        return False
+    """False for "" (all brokers); RequestError with invalid_request for another broker, as in Kafka."""
+    node_id = _broker_id(name)
+    if node_id not in (None, context.node_id):
+        raise _not_here(context, node_id)
+    return node_id is not None
+
+
+def entity_of(context: KafkaContext, name: str) -> str:
+    """Whose settings are changed: "" for those of all brokers, or a broker's id. Any node changes those of any other. Raises
+    RequestError (invalid_request)."""
+    node_id = _broker_id(name)
+    if node_id is None:
+        return ALL_BROKERS
+    if node_id not in ({context.node_id} if context.nodes is None else context.nodes.node_ids):
+        raise _not_here(context, node_id)
+    return str(node_id)
+
+
+def _broker_id(name: str) -> int | None:
+    """None for "". Raises RequestError (invalid_request)."""
     try:
-        node_id = int(name)
+        return int(name) if name else None
     except ValueError:
         raise RequestError(ErrorCode.invalid_request, f"A broker's id must be a number, not {name!r}.") from None
-    if node_id != context.node_id:
-        raise RequestError(
-            ErrorCode.invalid_request, f"This is broker {context.node_id}; there is no broker {node_id} to ask about."
-        )
-    return True
+
+
+def _not_here(context: KafkaContext, node_id: int | None) -> RequestError:
+    if context.nodes is not None and node_id in context.nodes.node_ids:
+        message = f"This is broker {context.node_id}: ask broker {node_id} about itself."
+    else:
+        message = f"This is broker {context.node_id}; there is no broker {node_id} to ask about."
+    return RequestError(ErrorCode.invalid_request, message)
 
 
 def value_in_force(live: LiveConfig, name: str) -> str:

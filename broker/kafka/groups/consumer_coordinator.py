@@ -126,6 +126,9 @@ class ConsumerCoordinator:
         while True:
             entry = registry.get(group_id)
             if entry is None:
+                error = registry.refusal(group_id)
+                if error:
+                    return HeartbeatResult(error)
                 if not is_join:
                     return HeartbeatResult(ErrorCode.group_id_not_found, f"Group {group_id[:200]} not found.")
                 if not registry.has_memory_for_group(group_id):

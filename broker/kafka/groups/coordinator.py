@@ -10,6 +10,7 @@ empty. After a restart of the broker the members of the last stable generation s
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from broker.cluster.nodes import Nodes
 from broker.config import BrokerConfig
 from broker.errors import StorageError
 from broker.kafka.configs.group_settings import GroupConfigs
@@ -63,12 +64,15 @@ class GroupCoordinator:
         config: BrokerConfig,
         topic: Callable[[str], TopicInfo | None] = lambda name: None,
         pause: Callable[[float], object] = pause,
+        nodes: Nodes | None = None,
     ) -> None:
         """``topic``: returns the present topic of a name. Call ``topics.changed`` when it changes. ``pause``: lets other threads
         have the interpreter while the worker waits."""
         # Settings of single groups of the newer protocols.
         self.configs = GroupConfigs(catalogue, config)
-        registry = self._registry = GroupRegistry(clock, timer, catalogue, config, kinds_of(config, self.configs))
+        registry = self._registry = GroupRegistry(
+            clock, timer, catalogue, config, kinds_of(config, self.configs), nodes
+        )
         self.topics = TopicImages(topic, registry.writer.call_soon, clock, timer)
         self.worker = GroupWorker(clock, timer, pause)
         self.consumers = ConsumerCoordinator(registry, self.topics, self.worker, self.configs)
@@ -251,9 +255,8 @@ class GroupCoordinator:
 
     def list(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> tuple[ErrorCode, Sequence[GroupOverview]]:
         """All groups, or the groups in one of these states and of one of these types. The case of names is ignored."""
-        error = self._registry.refusal("", may_be_empty=True)
-        if error:
-            return error, []
+        if not self._registry.is_active:
+            return ErrorCode.coordinator_not_available, []
         states = {state.strip().lower() for state in states}
         types = {type.strip().lower() for type in types}
         overviews = []
@@ -266,6 +269,10 @@ class GroupCoordinator:
             if not states or overview.state.lower() in states:
                 overviews.append(overview)
         return ErrorCode.none, overviews
+
+    def refusal(self, group_id: str) -> ErrorCode:
+        """Why no request about this group can be served here; ``none`` if it can."""
+        return self._registry.refusal(group_id)
 
     def type_of(self, group_id: str) -> GroupType | None:
         """None if the group does not exist."""

@@ -58,6 +58,13 @@ class Lags:
         end = log.high_watermark
         return PartitionLag(topic, partition, committed, end, behind(committed.offset, end))
 
+    def are_here(self, offsets: Mapping[str, Iterable[int]]) -> bool:
+        """Whether all these partitions are with this node, so that their lag is known."""
+        nodes = self._logs.nodes
+        return nodes is None or all(
+            nodes.has_partition(topic, number) for topic, numbers in offsets.items() for number in numbers
+        )
+
     def in_time(self, lag: PartitionLag, now_ms: int) -> PartitionLag:
         """Add the lag in time. May read from the disk."""
         if lag.lag is None:
@@ -81,8 +88,10 @@ class Lags:
             self._timestamps[key] = timestamp
         return age_s(timestamp, now_ms)
 
-    def records(self, offsets: Mapping[str, Mapping[int, CommittedOffset]]) -> int:
-        """The total lag in records."""
+    def records(self, offsets: Mapping[str, Mapping[int, CommittedOffset]]) -> int | None:
+        """The total lag in records. None: it is not known here, as another node has some of these partitions."""
+        if not self.are_here(offsets):
+            return None
         total = 0
         get = self._logs.get
         for topic, partitions in offsets.items():

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
+from broker.cluster.nodes import Nodes
 from broker.config import BrokerConfig
 from broker.errors import StorageError
 from broker.kafka.groups import kinds as group_rows
@@ -87,8 +88,16 @@ class SaveWhole(Protocol):
 
 class GroupRegistry:
     def __init__(
-        self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig, kinds: Iterable[GroupKind]
+        self,
+        clock: Clock,
+        timer: Timer,
+        catalogue: Catalogue,
+        config: BrokerConfig,
+        kinds: Iterable[GroupKind],
+        nodes: Nodes | None = None,
     ) -> None:
+        """``nodes``: set if other nodes coordinate a part of the groups."""
+        self._nodes = nodes
         self.clock = clock
         self.timer = timer
         self.config = config
@@ -116,6 +125,8 @@ class GroupRegistry:
         now = self.clock.monotonic()
         limits = classic_limits(self.config)
         for group_id, stored in self._catalogue.load_groups():
+            if not self._is_here(group_id):
+                continue
             try:
                 saved = snapshots.decode(group_id, stored)
             except StorageError as error:
@@ -126,6 +137,8 @@ class GroupRegistry:
         self._load_rows(now)
         deleted_topics: set[str] = set()
         for row in self._catalogue.load_offsets():
+            if not self._is_here(row.group):
+                continue
             if topic_exists(row.topic):
                 committed = CommittedOffset(
                     row.offset, row.leader_epoch, row.metadata or "", row.commit_ms, row.expire_ms
@@ -144,6 +157,8 @@ class GroupRegistry:
     def _load_rows(self, now: float) -> None:
         """Load the groups of the newer protocols."""
         for group_id, rows in group_rows.by_group(self._catalogue.load_documents(group_rows.KIND)):
+            if not self._is_here(group_id):
+                continue
             since_ms = group_rows.take_since_ms(rows)
             try:
                 group = self._restore(group_id, rows, now)
@@ -186,7 +201,12 @@ class GroupRegistry:
         """Why no request of that group can be served; ``none`` if it can. Kafka allows the group id "" for offsets."""
         if not group_id and not may_be_empty:
             return ErrorCode.invalid_group_id
-        return ErrorCode.none if self.is_active else ErrorCode.coordinator_not_available
+        if not self.is_active:
+            return ErrorCode.coordinator_not_available
+        return ErrorCode.none if self._is_here(group_id) else ErrorCode.not_coordinator
+
+    def _is_here(self, group_id: str) -> bool:
+        return self._nodes is None or self._nodes.coordinates(group_id)
 
     def get(self, group_id: str) -> GroupEntry | None:
         return self._entries.get(group_id)

@@ -2,9 +2,10 @@
 
 Answered when that is durable: after any crash the coordinator then knows which partitions need markers.
 
-From version 4 on a request is about several transactions, and may ask for each only whether the partitions take part in it. In
-Kafka these versions are for brokers, with the right CLUSTER_ACTION. Here clients may use them, too, with the rights for version
-3, because some clients use the newest version that they know.
+From version 4 on a request is about several transactions, and may ask for each only whether the partitions take part in it.
+In Kafka these versions are for brokers, with the right CLUSTER_ACTION. Here clients may use them, too, with the rights for
+version 3, because some clients use the newest version that they know. The other nodes of the cluster ask for clients whose
+rights they have asked for, and name groups beside the partitions (``kafka/transactions/neighbours.py``).
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """
@@ -16,7 +17,7 @@ from typing import Any
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import denied, may
 from broker.kafka.context import KafkaContext
-from broker.kafka.transactions.transaction import Claim, Partition
+from broker.kafka.transactions.transaction import GROUP, Claim, Partition
 from broker.runtime.threads import Lock
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
@@ -62,13 +63,17 @@ def _handle_several(context: KafkaContext, call: Call) -> Mapping[str, Any] | No
     if not transactions:
         return {"error_code": ErrorCode.none, "results_by_transaction": []}
     results = _Results(transactions, call)
-    is_broker = may(context, call.connection, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, audited=False)
+    is_node = context.is_node(call.peer)
+    is_broker = is_node or may(context, call.connection, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, audited=False)
     for index, each in enumerate(transactions):
         name, wanted = each.transactional_id, _wanted(each.topics)
         claim = Claim(each.producer_id, each.producer_epoch)
         refused: Errors = {} if is_broker else _unauthorized(context, call, name, wanted)
-        refused = refused or _refused(context, name, wanted)
+        # Nodes ask about groups, too, and there is no topic of that name.
+        topics_wanted = [key for key in wanted if key[1] != GROUP] if is_node else wanted
+        refused = refused or _refused(context, name, topics_wanted)
         if refused:
+            refused = dict.fromkeys(wanted, ErrorCode.operation_not_attempted) | dict(refused)
             results.put(index, refused)
         elif each.verify_only:
             errors = context.transactions.version_2.verify(name, claim, wanted)
@@ -80,7 +85,9 @@ def _handle_several(context: KafkaContext, call: Call) -> Mapping[str, Any] | No
             results.put(index, errors)
         else:
             added = partial(_put_one, results, index, wanted)
-            context.transactions.add_partitions(name, claim, wanted, added)
+            # Batches that wait at other nodes come together; a client waits for the answer before it adds more.
+            add = context.transactions.version_2.add_partitions if is_node else context.transactions.add_partitions
+            add(name, claim, wanted, added)
     return None
 
 
@@ -138,7 +145,7 @@ def _refused(context: KafkaContext, transactional_id: str, wanted: Collection[Pa
 
 def _all_or_none(context: KafkaContext, wanted: Collection[Partition], refused: Errors) -> Errors:
     """If any of the partitions is refused or unknown, the others are not added either."""
-    unknown = {key: ErrorCode.unknown_topic_or_partition for key in wanted if context.logs.get(*key) is None}
+    unknown = {key: ErrorCode.unknown_topic_or_partition for key in wanted if not context.exists(*key)}
     refused = unknown | dict(refused)
     return dict.fromkeys(wanted, ErrorCode.operation_not_attempted) | refused if refused else {}
 

@@ -110,4 +110,12 @@ def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:
     return {"entries": [_result(entry, error) for entry in call.body.entries]}
 
 
-API = Api(key=ApiKey.ALTER_CLIENT_QUOTAS, min_version=0, max_version=1, handle=handle, on_error=_refused, lane=ADMIN)
+API = Api(
+    key=ApiKey.ALTER_CLIENT_QUOTAS,
+    min_version=0,
+    max_version=1,
+    handle=handle,
+    on_error=_refused,
+    lane=ADMIN,
+    settles=True,
+)

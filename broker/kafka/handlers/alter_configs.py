@@ -23,4 +23,4 @@ def _plan(resource: Any) -> Plan:
     return plan
 
 
-API = Api(key=ApiKey.ALTER_CONFIGS, min_version=0, max_version=2, handle=handle, lane=ADMIN)
+API = Api(key=ApiKey.ALTER_CONFIGS, min_version=0, max_version=2, handle=handle, lane=ADMIN, settles=True)

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (45): with one node a partition can only stay, and there is nothing to cancel."""
+"""AlterPartitionReassignments (45): a partition can only stay where it is, and there is nothing to cancel."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,6 +44,12 @@ def _reassign(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
         if wanted.replicas is None:
             raise RequestError(ErrorCode.no_reassignment_in_progress, "The partition is not being reassigned.")
         check_replicas(context, wanted.replicas)
+        leader = context.leader_of(topic, wanted.partition_index)
+        if list(wanted.replicas) != [leader]:
+            raise RequestError(
+                ErrorCode.invalid_replica_assignment,
+                f"Its only replica stays on broker {leader}: which node has it follows from its topic's name and its number.",
+            )
     except RequestError as error:
         code, message = error_fields(error)
     return {"partition_index": wanted.partition_index, "error_code": code, "error_message": message}

@@ -93,9 +93,30 @@ def handle(context: KafkaContext, call: Call) -> None:
     for name in hidden:
         refused = (ErrorCode.topic_authorization_failed, "Not authorized.")
         answer.errors.update({(name, partition.partition_index): refused for partition in topics[name][1]})
+    elsewhere = {key: offset for key, offset in known.items() if context.share.is_elsewhere(*key)}
     for key, offset in known.items():
-        _reset(context, group_id, topics[key[0]][0], key, offset, answer)
+        if key not in elsewhere:
+            _reset(context, group_id, topics[key[0]][0], key, offset, answer)
+    if elsewhere:
+        _reset_elsewhere(context, group_id, topics, elsewhere, answer)
     answer.one_less()
+
+
+def _reset_elsewhere(
+    context: KafkaContext,
+    group_id: str,
+    topics: Mapping[str, Any],
+    offsets: Mapping[Partition, int],
+    answer: _Answer,
+) -> None:
+    failure = None
+    try:
+        by_id = {(topics[topic][0].bytes, partition): offset for (topic, partition), offset in offsets.items()}
+        context.share.reset_elsewhere(group_id, by_id)
+    except StorageError as error:
+        failure = error
+    for key in offsets:
+        answer.done(key, failure)
 
 
 def _reset(context: KafkaContext, group_id: str, topic_id: Any, key: Partition, offset: int, answer: _Answer) -> None:
@@ -119,4 +140,5 @@ API = Api(
     handle=handle,
     on_error=_refused,
     lane=ADMIN,
+    settles=True,
 )

@@ -105,5 +105,11 @@ def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:
 
 
 API = Api(
-    key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, min_version=0, max_version=0, handle=handle, on_error=_refused, lane=ADMIN
+    key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    min_version=0,
+    max_version=0,
+    handle=handle,
+    on_error=_refused,
+    lane=ADMIN,
+    settles=True,
 )

@@ -27,4 +27,6 @@ def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:
     return {"results": call.array(call.body.creations, lambda _: result_fields(error))}
 
 
-API = Api(key=ApiKey.CREATE_ACLS, min_version=1, max_version=3, handle=handle, on_error=_refused, lane=ADMIN)
+API = Api(
+    key=ApiKey.CREATE_ACLS, min_version=1, max_version=3, handle=handle, on_error=_refused, lane=ADMIN, settles=True
+)

@@ -10,6 +10,7 @@ from broker.kafka.authorization import denied, refusal, uncreatable
 from broker.kafka.checks import (
     MAX_PARTITIONS_PER_REQUEST,
     NAMED_TWICE,
+    change_together,
     check_replicas,
     check_room,
     check_time,
@@ -19,11 +20,14 @@ from broker.kafka.checks import (
 )
 from broker.kafka.configs.resources import Settings
 from broker.kafka.context import KafkaContext
+from broker.log import get_logger
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema.control import Counted
+
+log = get_logger("kafka")
 
 # "The broker's default", for the number of partitions and for the replication factor.
 DEFAULT = -1
@@ -49,9 +53,9 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     room = MAX_PARTITIONS_PER_REQUEST
     settings = Settings(context)
     deadline = deadline_of(call, request.timeout)
-    for topic in request.topics:
-        if topic.name in twice:
-            continue
+
+    def create(topic: Any) -> None:
+        nonlocal room
         try:
             if topic.name in forbidden:
                 raise refusal(ResourceType.TOPIC)
@@ -67,6 +71,10 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             room -= partitions
         except (Refusal, StorageError) as error:
             results.append(_failed(topic.name, error))
+
+    wanted = [topic for topic in request.topics if topic.name not in twice]
+    for some, error in change_together(context, wanted, create):
+        results += [_failed(topic.name, error) for topic in some]
     return {"topics": results}
 
 
@@ -74,17 +82,28 @@ def _create(
     context: KafkaContext, settings: Settings, topic: Any, partitions: int, validate_only: bool
 ) -> dict[str, Any]:
     configs = {config.name: config.value for config in topic.configs}
+    note = _note(context, topic)
     info = context.logs.create_topic(topic.name, partitions, configs, validate_only=validate_only)
     return {
         "name": topic.name,
         "topic_id": None if validate_only else info.topic_id,
         "error_code": ErrorCode.none,
-        "error_message": None,
+        "error_message": note,
         "num_partitions": partitions,
         "replication_factor": 1,
         # Made when the reply is written: there are some 30 of each topic.
         "configs": Counted(len(SETTINGS), _config_entries(settings, configs)),
     }
+
+
+def _note(context: KafkaContext, topic: Any) -> str | None:
+    """What the cluster does not do as it was asked. The topic is made all the same: clients that know clusters of Kafka ask for
+    three replicas out of habit."""
+    replicas = max([topic.replication_factor, *(len(each.broker_ids) for each in topic.assignments)])
+    if context.nodes is None or (replicas <= 1 and not topic.assignments):
+        return None
+    log.warning("one_replica", topic=topic.name, replicas_asked=replicas)
+    return "Each partition has one replica, on the node that follows from its topic's name and its number."
 
 
 def _config_entries(settings: Settings, configs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -102,16 +121,18 @@ def _partitions(context: KafkaContext, topic: Any) -> int:
         )
     if topic.num_partitions != DEFAULT and topic.num_partitions < 1:
         raise RequestError(ErrorCode.invalid_partitions, "A topic needs at least 1 partition, or -1 for the default.")
-    if topic.replication_factor > 1:
+    brokers = 1 if context.nodes is None else context.nodes.count
+    if topic.replication_factor > brokers:
+        there_are = "is 1 broker" if brokers == 1 else f"are {brokers} brokers"
         raise RequestError(
             ErrorCode.invalid_replication_factor,
-            f"A replication factor of {topic.replication_factor} cannot be reached: there is 1 broker.",
+            f"A replication factor of {topic.replication_factor} cannot be reached: there {there_are}.",
         )
     return context.config.num_partitions if topic.num_partitions == DEFAULT else int(topic.num_partitions)
 
 
 def _assigned(context: KafkaContext, topic: Any) -> int:
-    """The number of partitions of a manual assignment: numbers from 0 on without gaps, each on this node."""
+    """The number of partitions of a manual assignment: numbers from 0 on without gaps, each on nodes of the cluster."""
     if topic.replication_factor != DEFAULT:
         raise RequestError(ErrorCode.invalid_request, "With a manual assignment the replication factor must be -1.")
     if topic.num_partitions != DEFAULT:

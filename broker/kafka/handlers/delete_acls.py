@@ -37,4 +37,6 @@ def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:
     return {"filter_results": call.array(call.body.filters, lambda _: _result(call, error))}
 
 
-API = Api(key=ApiKey.DELETE_ACLS, min_version=1, max_version=3, handle=handle, on_error=_refused, lane=ADMIN)
+API = Api(
+    key=ApiKey.DELETE_ACLS, min_version=1, max_version=3, handle=handle, on_error=_refused, lane=ADMIN, settles=True
+)

@@ -23,4 +23,4 @@ def handle(context: KafkaContext, call: Call) -> None:
     )
 
 
-API = Api(key=ApiKey.DELETE_GROUPS, min_version=0, max_version=2, handle=handle, lane=ADMIN)
+API = Api(key=ApiKey.DELETE_GROUPS, min_version=0, max_version=2, handle=handle, lane=ADMIN, settles=True)

@@ -31,6 +31,9 @@ def handle(context: KafkaContext, call: Call) -> None:
     require(context, connection, Operation.DELETE, ResourceType.GROUP, group_id)
     names = list(dict.fromkeys(topic.topic_name for topic in body.topics))
     hidden = denied(context, connection, Operation.READ, ResourceType.TOPIC, names)
+    refusal = context.groups.refusal(group_id)
+    if refusal:
+        raise RequestError(refusal, "Another node coordinates the group.")
     begun = {topic for topic, _ in context.share.offsets(group_id)}
     results: dict[str, Result] = {}
     topic_ids = {}
@@ -83,4 +86,5 @@ API = Api(
     handle=handle,
     on_error=_refused,
     lane=ADMIN,
+    settles=True,
 )

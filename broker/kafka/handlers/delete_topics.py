@@ -9,7 +9,7 @@ import attrs
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import may, refusal
-from broker.kafka.checks import NAMED_TWICE, error_fields, repeated
+from broker.kafka.checks import NAMED_TWICE, change_together, error_fields, repeated
 from broker.kafka.context import KafkaContext
 from broker.network.service import Connection
 from broker.network.work import ADMIN
@@ -37,7 +37,9 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         info.name if isinstance(info, TopicInfo) else key for key, info in zip(wanted, topics, strict=True)
     )
     responses: dict[Any, dict[str, Any]] = {}
-    for key, info in zip(wanted, topics, strict=True):
+
+    def delete(item: tuple[Wanted, Any]) -> None:
+        key, info = item
         identity = info.name if isinstance(info, TopicInfo) else key
         if identity in twice:
             responses[identity] = _result(*key, NAMED_TWICE)
@@ -48,6 +50,9 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         else:
             call.work.checkpoint()  # each waits for the disk
             responses[identity] = _delete(context, call, info)
+
+    for some, failure in change_together(context, list(zip(wanted, topics, strict=True)), delete):
+        responses.update({key: _result(*key, failure) for key, _ in some})
     return {"responses": list(responses.values())}
 
 

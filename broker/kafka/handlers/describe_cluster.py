@@ -1,4 +1,4 @@
-"""DescribeCluster (60): this node is the whole cluster and its own controller. No broker is ever fenced (version 2)."""
+"""DescribeCluster (60): the nodes that are there, and the controller: all name the same. No broker is ever fenced (version 2)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,6 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             else f"No endpoint is of type {wanted}.",
             "endpoint_type": BROKERS,
         }
-    host, port = context.advertised(call.peer)
     operations = OPERATIONS_NOT_ASKED_FOR
     if call.body.include_cluster_authorized_operations:
         operations = cluster_operations(context, call.connection)
@@ -34,15 +33,16 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         "error_message": None,
         "endpoint_type": BROKERS,
         "cluster_id": context.cluster_id,
-        "controller_id": context.node_id,
+        "controller_id": context.controller_id,
         "brokers": [
             {
-                "broker_id": context.node_id,
-                "host": host,
-                "port": port,
-                "rack": context.config.broker_rack,
+                "broker_id": node.node_id,
+                "host": node.endpoints[call.peer.listener][0],
+                "port": node.endpoints[call.peer.listener][1],
+                "rack": node.rack,
                 "is_fenced": False,
             }
+            for node in context.brokers(call.peer)
         ],
         "cluster_authorized_operations": operations,
     }

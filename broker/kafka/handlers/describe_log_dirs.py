@@ -56,7 +56,7 @@ def _size(context: KafkaContext, topic: str, partition: int) -> dict[str, Any] |
     if log is None or log.offline is not None:
         return None
     try:
-        size = log.size_bytes()
+        size = log.local_bytes()  # as Kafka: what is in the object store is not in this directory
     except StorageError:
         return None
     return {

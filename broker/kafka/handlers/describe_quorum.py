@@ -1,4 +1,4 @@
-"""DescribeQuorum (55): this node is the only voter of the cluster's metadata, and it leads.
+"""DescribeQuorum (55): the controller is the only voter of the cluster's metadata, and leads it; other nodes observe.
 
 There is no metadata log (the catalogue is a database): its offsets are the number of changes of topics since the start, so that
 tools that compute a lag find none.
@@ -24,13 +24,15 @@ _LISTENER = "CONTROLLER"
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     require(context, call.connection, Operation.DESCRIBE, ResourceType.CLUSTER)
-    host, port = context.advertised(call.peer)
-    node = {"node_id": context.node_id, "listeners": [{"name": _LISTENER, "host": host, "port": port}]}
+    nodes = []
+    for node in context.brokers(call.peer):
+        host, port = node.endpoints[call.peer.listener]
+        nodes.append({"node_id": node.node_id, "listeners": [{"name": _LISTENER, "host": host, "port": port}]})
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
         "topics": call.array(call.body.topics, lambda topic: _topic(context, call, topic)),
-        "nodes": [node],
+        "nodes": nodes,
     }
 
 
@@ -56,24 +58,27 @@ def _partition(context: KafkaContext, topic: str, partition: int) -> dict[str, A
             "current_voters": [],
             "observers": [],
         }
-    now_ms, offset = context.clock.time_ms(), context.logs.generation
+    now_ms, offset, leader = context.clock.time_ms(), context.logs.generation, context.controller_id
+
+    def replica(node_id: int) -> dict[str, Any]:
+        return {
+            "replica_id": node_id,
+            "replica_directory_id": None,
+            "log_end_offset": offset,
+            "last_fetch_timestamp": now_ms,
+            "last_caught_up_timestamp": now_ms,
+        }
+
+    others = [] if context.nodes is None else sorted({*context.nodes.living, context.node_id} - {leader})
     return {
         "partition_index": partition,
         "error_code": ErrorCode.none,
         "error_message": None,
-        "leader_id": context.node_id,
+        "leader_id": leader,
         "leader_epoch": 1,
         "high_watermark": offset,
-        "current_voters": [
-            {
-                "replica_id": context.node_id,
-                "replica_directory_id": None,
-                "log_end_offset": offset,
-                "last_fetch_timestamp": now_ms,
-                "last_caught_up_timestamp": now_ms,
-            }
-        ],
-        "observers": [],
+        "current_voters": [replica(leader)],
+        "observers": [replica(each) for each in others],
     }
 
 

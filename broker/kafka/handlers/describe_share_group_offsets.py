@@ -1,6 +1,7 @@
 """DescribeShareGroupOffsets (90, KIP-932): where share groups begin in partitions, and how far they are behind (version 1).
 
-As in Kafka, a partition that does not exist, or with which the group has not begun, has the offset -1 and no error.
+What another node has of a group is known as it was stored; how far that is behind is not. As in Kafka, a partition that does
+not exist, or with which the group has not begun, has the offset -1 and no error.
 
 Tests: tests/kafka/handlers/test_share_group_offsets.py.
 """
@@ -8,8 +9,10 @@ Tests: tests/kafka/handlers/test_share_group_offsets.py.
 from collections.abc import Mapping
 from typing import Any
 
+from broker.errors import StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import denied, may
+from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
 from broker.kafka.share.share_service import ShareOffset
 from broker.kafka.share.share_store import Key
@@ -34,7 +37,13 @@ def _group(context: KafkaContext, call: Call, asked: Any, keys: Mapping[str, lis
         return _refused(group_id, ErrorCode.group_authorization_failed, "Not authorized.")
     if not group_id:
         return _refused(group_id, ErrorCode.invalid_group_id, "Give a group id.")
-    offsets: Offsets = context.share.offsets_of(keys[group_id])
+    error = context.groups.refusal(group_id)
+    if error:
+        return _refused(group_id, error, "Another node coordinates the group.")
+    try:
+        offsets: Offsets = {**context.share.offsets_elsewhere(group_id), **context.share.offsets_of(keys[group_id])}
+    except StorageError as failure:
+        return _refused(group_id, *error_fields(failure))
     wanted = _all(offsets) if asked.topics is None else {one.topic_name: one.partitions for one in asked.topics}
     hidden = denied(
         context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, wanted, audited=asked.topics is not None
@@ -51,7 +60,7 @@ def _group(context: KafkaContext, call: Call, asked: Any, keys: Mapping[str, lis
     }
 
 
-def _refused(group_id: str, error: ErrorCode, message: str) -> dict[str, Any]:
+def _refused(group_id: str, error: int, message: str | None) -> dict[str, Any]:
     return {"group_id": group_id, "topics": [], "error_code": error, "error_message": message}
 
 

@@ -47,7 +47,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             break
         numbers = range(first, info.partitions)[:room]
         room -= len(numbers)
-        partitions = [_partition(number, context.node_id) for number in numbers]
+        partitions = [_partition(context, name, number) for number in numbers]
         topics.append(_topic(name, ErrorCode.none, info.topic_id, partitions, operations(name)))
         if first + len(numbers) < info.partitions:
             following = {"topic_name": name, "partition_index": first + len(numbers)}
@@ -72,18 +72,20 @@ def _topic(name: str, error: int, topic_id: UUID, partitions: list[dict[str, Any
     }
 
 
-def _partition(number: int, node_id: int) -> dict[str, Any]:
+def _partition(context: KafkaContext, topic: str, number: int) -> dict[str, Any]:
+    node_id = context.leader_of(topic, number)
+    is_there = context.is_there(node_id)
     return {
-        "error_code": ErrorCode.none,
+        "error_code": ErrorCode.none if is_there else ErrorCode.leader_not_available,
         "partition_index": number,
-        "leader_id": node_id,
-        "leader_epoch": 0,
+        "leader_id": node_id if is_there else -1,
+        "leader_epoch": context.logs.leader_epoch,
         "replica_nodes": [node_id],
-        "isr_nodes": [node_id],
+        "isr_nodes": [node_id] if is_there else [],
         # Null is allowed, and Kafka's own admin client does not survive it.
         "eligible_leader_replicas": [],
         "last_known_elr": [],
-        "offline_replicas": [],
+        "offline_replicas": [] if is_there else [node_id],
     }
 
 

@@ -1,4 +1,5 @@
-"""ElectLeaders (43): this node leads every partition already, so the answer for each is "not needed", as in Kafka."""
+"""ElectLeaders (43): each partition has the one leader that it can have, so the answer is "not needed", as in Kafka. Any node
+gives it, if the leader is there."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +40,12 @@ def _topic(context: KafkaContext, call: Call, topic: Any) -> dict[str, Any]:
 
 def _elect(context: KafkaContext, topic: str, partition: int) -> dict[str, Any]:
     try:
-        online_log(context, topic, partition)
+        if context.why_absent(topic, partition) != ErrorCode.not_leader_or_follower or context.logs.get(
+            topic, partition
+        ):
+            online_log(context, topic, partition)
+        elif not context.is_there(context.leader_of(topic, partition)):
+            raise StorageError("Its leader is being started again.")
         code, message = int(ErrorCode.election_not_needed), f"{topic}-{partition} has its preferred leader."
     except Refusal as error:
         code, message = error_fields(error)

@@ -1,15 +1,16 @@
 """Fetch: read record batches, and wait for enough of them.
 
 A request of few partitions is handled inline while its records are in the page cache. A cold read goes to the handler pool,
-which reads the records from the disk first, so that no processor waits for the disk. ``broker/kafka/fetches.py`` reads, waits
-and answers.
+which reads the records from the disk first, so that no processor waits for the disk. A read of segments in the object store goes
+through a lane of its own, so that the handlers do not all wait for the store. ``broker/kafka/fetches.py`` reads, waits and
+answers.
 """
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.fetches import ParkedFetch, Reading, send, send_records
 from broker.network.service import Handover, Outbox
-from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX
+from broker.network.work import BULK, INLINE_ENTRIES, REMOTE, REQUEST_ENTRIES_MAX
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch
@@ -37,6 +38,8 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> _Prepared | Handov
     prepared = parsed, reading
     if reading.resident:
         return prepared
+    if reading.elsewhere:
+        return Handover(REMOTE)
     return Handover(BULK if reading.entries else None, prepared)
 
 
@@ -46,9 +49,13 @@ def _handle(
     if isinstance(prepared, ParkedFetch):
         prepared.answer()
         return
-    if prepared is None:  # the request is long
+    if prepared is None:  # the request is long, or in the lane of those that wait for the object store
         parsed = _parse(context, request, REQUEST_ENTRIES_MAX)
-        reading = Reading(context, request.connection, parsed, request.work(context))
+        may_wait = request.lane == REMOTE
+        reading = Reading(context, request.connection, parsed, request.work(context), may_wait=may_wait)
+        if reading.elsewhere:
+            outbox.hand_over(request, Handover(REMOTE))
+            return
     else:
         parsed, reading = prepared
     if parsed.session_id != 0:

@@ -1,4 +1,4 @@
-"""FindCoordinator (10): this node coordinates every group and every transaction.
+"""FindCoordinator (10): which node coordinates a group or a transactional id.
 
 Only brokers ask for the coordinator of a share partition (version 6), to save its state there. No API here saves it, so the
 answer is that there is none.
@@ -7,6 +7,7 @@ answer is that there is none.
 from collections.abc import Mapping
 from typing import Any
 
+from broker.cluster.nodes import transaction_key
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import DENIED, may
 from broker.kafka.context import KafkaContext
@@ -24,17 +25,27 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     request = call.body
     key_type = getattr(request, "key_type", GROUP)  # from version 1 on
     resource = _RESOURCES.get(key_type)
-    host, port = context.advertised(call.peer)
+    session = call.connection.session
+    told = session.told_moved
 
     def answer(key: str) -> dict[str, Any]:
         if resource is None:
             return _error(ErrorCode.invalid_request, f"Nothing of type {key_type} is coordinated here.")
         if not may(context, call.connection, Operation.DESCRIBE, resource, key):
             return _error(DENIED[resource], "Not authorized.")
+        node = context.coordinator(transaction_key(key) if key_type == TRANSACTION else key, call.peer)
+        if node is None:
+            return _error(ErrorCode.coordinator_not_available, "Its node is being started again.")
+        epoch = None if context.nodes is None else context.nodes.moved.get(node.node_id)
+        if epoch is not None and (node.node_id, epoch) not in told:
+            # librdkafka compares coordinators by their ids, and stays with the old address of the same id unless there was none.
+            session.told_moved = session.told_moved | {(node.node_id, epoch)}
+            return _error(ErrorCode.coordinator_not_available, "Its node has come to another address; ask again.")
+        host, port = node.endpoints[call.peer.listener]
         return {
             "error_code": ErrorCode.none,
             "error_message": None,
-            "node_id": context.node_id,
+            "node_id": node.node_id,
             "host": host,
             "port": port,
         }

@@ -21,15 +21,15 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 
-def _this_broker(context: KafkaContext) -> Iterable[str]:
-    return (str(context.node_id),)
+def _brokers(context: KafkaContext) -> Iterable[str]:
+    return map(str, (context.node_id,) if context.nodes is None else context.nodes.node_ids)
 
 
 # In the order in which they are listed.
 _NAMES: Mapping[ConfigResourceType, Callable[[KafkaContext], Iterable[str]]] = {
     ConfigResourceType.TOPIC: lambda context: (topic.name for topic in context.logs.topics()),
-    ConfigResourceType.BROKER: _this_broker,
-    ConfigResourceType.BROKER_LOGGER: _this_broker,
+    ConfigResourceType.BROKER: _brokers,
+    ConfigResourceType.BROKER_LOGGER: _brokers,
     ConfigResourceType.CLIENT_METRICS: lambda context: context.telemetry.configs.names(),
     ConfigResourceType.GROUP: lambda context: context.groups.configs.names(),
 }

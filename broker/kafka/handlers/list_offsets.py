@@ -3,8 +3,9 @@
 Not inline: a look-up by time may read an old segment from the disk, and decompress clients' batches. Such requests have a lane;
 consumers that only ask where a partition begins and ends do not wait for them.
 
-There is no tiered storage: everything is local, and nothing was copied to another tier or waits for that. So the timeout that
-clients send from version 10 on, which is for reading from another tier, has no effect.
+With an object store a log has two tiers: -4 asks for the first offset on the local disk, -5 for the last in the store, -6 for the
+first that is not there yet. A look-up by time that reads from the store waits for it, in its lane; the timeout that clients send
+for that from version 10 on has no effect.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from broker.kafka.checks import check_leader_epoch, error_fields, online_log, re
 from broker.kafka.context import KafkaContext
 from broker.network.work import INSPECTION
 from broker.security.acl import Operation, ResourceType
+from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -89,10 +91,10 @@ def _answer(
         check_leader_epoch(log, getattr(wanted, "current_leader_epoch", UNKNOWN))  # from version 4 on
         if wanted.timestamp == LATEST:
             position = (log.last_stable_offset if committed else log.high_watermark, UNKNOWN)
-        elif wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
+        elif wanted.timestamp == EARLIEST:
             position = (log.log_start_offset, UNKNOWN)
-        elif wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-            position = (UNKNOWN, UNKNOWN)
+        elif wanted.timestamp in (EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            position = (_of_tier(log, wanted.timestamp), UNKNOWN)
         elif wanted.timestamp == MAX_TIMESTAMP:
             position = log.times.max_timestamp_offset() or (UNKNOWN, UNKNOWN)
         else:
@@ -100,7 +102,7 @@ def _answer(
         offset, timestamp = position
         if (
             committed
-            and wanted.timestamp not in (LATEST, EARLIEST, EARLIEST_LOCAL)
+            and wanted.timestamp not in (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
             and offset >= log.last_stable_offset
         ):
             offset = timestamp = UNKNOWN
@@ -112,6 +114,19 @@ def _answer(
     except (Refusal, StorageError) as error:
         return _error(wanted, error_fields(error)[0])
     return answer
+
+
+def _of_tier(log: Log, asked: int) -> int:
+    """As Kafka's UnifiedLog.fetchOffsetByTimestamp."""
+    tier = log.around.tier
+    if asked == EARLIEST_LOCAL:
+        return log.log_start_offset if tier is None else tier.earliest_local(log)
+    if tier is None or not log.config.remote_storage_enable:
+        return UNKNOWN
+    latest = tier.latest_tiered(log)
+    if asked == LATEST_TIERED:
+        return UNKNOWN if latest is None else latest
+    return log.log_start_offset if latest is None else max(log.log_start_offset, latest + 1)
 
 
 def _error(wanted: Any, code: int) -> dict[str, Any]:

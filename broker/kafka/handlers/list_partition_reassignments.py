@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): with one node no partition ever moves, so the list is empty. Web UIs ask for it."""
+"""ListPartitionReassignments (46): no partition moves while clients can ask, so the list is empty. Web UIs ask for it."""
 
 from collections.abc import Mapping
 from typing import Any

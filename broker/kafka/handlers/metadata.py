@@ -330,13 +330,16 @@ def _answer(
     size = metadata.response_size(request.api_version, topics)
     if size > RESPONSE_MAX_BYTES:
         raise ProtocolError(f"its answer would have about {size} bytes: more than {RESPONSE_MAX_BYTES}")
-    host, port = context.advertised(request.connection.peer)
+    peer = request.connection.peer
     frame = metadata.response(
         request.correlation_id,
         request.api_version,
-        brokers=[metadata.BrokerInfo(context.node_id, host, port, context.config.broker_rack)],
+        brokers=[
+            metadata.BrokerInfo(node.node_id, *node.endpoints[peer.listener], node.rack)
+            for node in context.brokers(peer)
+        ],
         cluster_id=context.cluster_id,
-        controller_id=context.node_id,
+        controller_id=context.controller_id,
         topics=topics,
         cluster_authorized_operations=operations,
     )
@@ -344,7 +347,7 @@ def _answer(
 
 
 def _topic(context: KafkaContext, info: TopicInfo, work: Work) -> metadata.TopicMetadata:
-    partitions = _Partitions(info.partitions, context.node_id, work)
+    partitions = _Partitions(info.partitions, context, info.name, work)
     return metadata.TopicMetadata(0, info.name, False, partitions, topic_id=info.topic_id.bytes)
 
 
@@ -365,11 +368,13 @@ class _Partitions(Collection[metadata.PartitionMetadata]):
     """The partitions of a topic, created singly while the response is written: there may be 100,000.
 
     An offline partition has its leader in the answer all the same: produce and fetch then tell the client the error,
-    whereas "no leader" would make it ask for metadata until it gives up.
+    whereas "no leader" would make it ask for metadata until it gives up. If its node is not there, nobody could tell: then it has
+    no leader until the node is started again.
     """
 
     count: int
-    node_id: int
+    context: KafkaContext
+    topic: str
     work: Work
 
     def __len__(self) -> int:
@@ -379,9 +384,16 @@ class _Partitions(Collection[metadata.PartitionMetadata]):
         return any(partition == each for each in self)
 
     def __iter__(self) -> Iterator[metadata.PartitionMetadata]:
-        nodes = (self.node_id,)
+        context, topic = self.context, self.topic
+        epoch = context.logs.leader_epoch
         for number in self.work.each(range(self.count)):
-            yield metadata.PartitionMetadata(0, number, self.node_id, 0, nodes, nodes, ())
+            leader = context.leader_of(topic, number)
+            replicas = (leader,)
+            if context.is_there(leader):
+                yield metadata.PartitionMetadata(0, number, leader, epoch, replicas, replicas, ())
+            else:
+                error = ErrorCode.leader_not_available
+                yield metadata.PartitionMetadata(error, number, -1, epoch, replicas, (), replicas)
 
 
 API = Api(

@@ -23,7 +23,7 @@ from broker.kafka.transactions import version_2
 from broker.kafka.transactions.transaction import Claim
 from broker.kafka.transactions.version_2 import FirstBatches
 from broker.network.service import Handover, Outbox
-from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX, VALIDATION
+from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, VALIDATION
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
@@ -34,6 +34,10 @@ from protocol.kafka.messages.produce import FIRST_WITH_TOPIC_ID, MAX_VERSION, pa
 _INLINE_MAX_BYTES = 2 * 1024 * 1024
 _HANDOVER = Handover()
 _VALIDATED = Handover(VALIDATION)
+# While a write does not return, most handlers are kept for other requests: appends to that log, and those to others, which may be
+# on the same disk, are in lanes.
+_STUCK = Handover(BULK)
+_DOUBTFUL = Handover(VALIDATION)
 _FirstBatches = Mapping[Any, tuple[Claim, Log]]
 # Looking up a member of an enumeration costs as much as an authorizer's answer.
 _WRITE, _TOPIC, _TRANSACTIONAL_ID = Operation.WRITE, ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
@@ -51,8 +55,12 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> Batches | Handover
     if _decompresses(batches):
         return _VALIDATED
     if request.received_at < context.appends_slow_until:
+        if request.received_at < context.appends_stuck_until:
+            return (
+                _STUCK if any(group.log is not None and group.log.is_stuck for group in batches.groups) else _DOUBTFUL
+            )
         return _HANDOVER
-    if batches.transactional_id is not None and _missing(request, batches, _NONE):
+    if batches.transactional_id is not None and _missing(context, request, batches, _NONE):
         return _HANDOVER
     return batches
 
@@ -80,15 +88,24 @@ def _decompresses(batches: Batches) -> bool:
     return False
 
 
-def _missing(request: KafkaRequest, batches: Batches, refused: Refusals) -> _FirstBatches:
-    """The batches that have to be added to their transaction first, without the ``refused`` ones."""
-    if batches.transactional_id is None or request.api_version < version_2.FIRST_VERSION:
+def _missing(context: KafkaContext, request: KafkaRequest, batches: Batches, refused: Refusals) -> _FirstBatches:
+    """The batches that have to be added to their transaction first, or of which the node that coordinates it has to be asked;
+    without the ``refused`` ones."""
+    transactional_id, elsewhere = batches.transactional_id, context.transactions.elsewhere
+    if transactional_id is None:
         return {}
-    return version_2.missing(
+    of_other = elsewhere is not None and elsewhere.has(transactional_id)
+    if not of_other and request.api_version < version_2.FIRST_VERSION:
+        return {}
+    asked = (
         ((group.topic, group.partition), group.log, group.records[0])
         for group in batches.groups
         if (group.topic, group.partition) not in refused
     )
+    if of_other:
+        assert elsewhere is not None
+        return elsewhere.missing(transactional_id, asked)
+    return version_2.missing(asked)
 
 
 def _handle(
@@ -107,12 +124,16 @@ def _handle(
     if isinstance(prepared, FirstBatches):
         refused = {**prepared.errors, **refused}
     else:
-        missing = _missing(request, batches, refused)
+        missing = _missing(context, request, batches, refused)
         if missing:
             assert batches.transactional_id is not None
             first = FirstBatches()
             go_on = partial(outbox.hand_over, request, Handover(request.lane, first))
-            first.add(context.transactions.version_2, batches.transactional_id, missing, go_on)
+            elsewhere = context.transactions.elsewhere
+            if elsewhere is not None and elsewhere.has(batches.transactional_id):
+                elsewhere.ask(batches.transactional_id, request.api_version, missing, first, go_on)
+            else:
+                first.add(context.transactions.version_2, batches.transactional_id, missing, go_on)
             return
     produce(context, request, outbox, batches, refused)
 

@@ -1,15 +1,18 @@
 """ShareAcknowledge (KIP-932): acknowledgements without a fetch. Answered when they are durable."""
 
 from broker.errors import RequestError
+from broker.kafka import leaders
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.handlers.share_fetch import check, has_many_acknowledgements
+from broker.kafka.leaders import TELLING
 from broker.kafka.share.fetch_call import Acknowledging
 from broker.kafka.share.share_sessions import CLOSE_EPOCH, OPEN_EPOCH, ShareSession
 from broker.network.service import Handover, Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.leaders import NONE
 from protocol.kafka.messages.share_fetch import (
     MAX_VERSION,
     MIN_VERSION,
@@ -86,7 +89,11 @@ class _Call:
             if acknowledged.error:
                 self._context.errors.add(API.label, acknowledged.error)
         lock_ms = self._settings.record_lock_duration_ms
-        response = acknowledge_response(request.correlation_id, request.api_version, 0, None, lock_ms, partitions)
+        failed = [each.partition for each in partitions if each.error in TELLING]
+        hints = leaders.hints(self._context, request.connection.peer, failed) if failed else None
+        response = acknowledge_response(
+            request.correlation_id, request.api_version, 0, None, lock_ms, partitions, hints or NONE
+        )
         self._outbox.send(request, [response])
 
 

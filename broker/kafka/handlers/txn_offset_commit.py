@@ -45,7 +45,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
             metadata = partition.committed_metadata or ""
             if topic.name in unauthorized:
                 errors[key] = ErrorCode.topic_authorization_failed
-            elif context.logs.get(*key) is None:
+            elif not context.exists(*key):
                 errors[key] = ErrorCode.unknown_topic_or_partition
             elif len(metadata) > context.config.offset_metadata_max_bytes:
                 errors[key] = ErrorCode.offset_metadata_too_large
@@ -69,6 +69,12 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     )
     claim = Claim(request.producer_id, request.producer_epoch)
     transactions = context.transactions
+    if transactions.pending_offsets is not None:
+        adds = call.api_version >= _ADDS_SINCE
+        transactions.pending_offsets.commit(
+            request.transactional_id, claim, request.group_id, committer, offsets, reply, adds=adds
+        )
+        return None
     commit = transactions.commit_offsets if call.api_version < _ADDS_SINCE else transactions.version_2.commit_offsets
     commit(request.transactional_id, claim, request.group_id, committer, offsets, reply)
     return None

@@ -97,4 +97,6 @@ def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:
     return _fields(call, *error_fields(error))
 
 
-API = Api(key=ApiKey.UPDATE_FEATURES, min_version=0, max_version=2, handle=handle, on_error=_refused, lane=ADMIN)
+API = Api(
+    key=ApiKey.UPDATE_FEATURES, min_version=0, max_version=2, handle=handle, on_error=_refused, lane=ADMIN, settles=True
+)

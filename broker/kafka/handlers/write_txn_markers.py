@@ -1,10 +1,12 @@
 """WriteTxnMarkers (27): an operator aborts a producer's open transaction in a partition (``kafka-transactions.sh abort``).
 
-Between Kafka's brokers it carries the coordinator's decisions; here no other broker decides anything, so a commit is refused. An
-operator cannot end half of a transaction: if the coordinator knows it, all of it is aborted and its producer fenced.
+Between brokers it carries the coordinator's decisions. Here it does so between the nodes of one cluster, on their own
+listener, and groups stand beside the partitions (``kafka/transactions/neighbours.py``); from anybody else, a commit is
+refused. An operator cannot end half of a transaction: if the coordinator knows it, all of it is aborted and its producer
+fenced.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +14,7 @@ from broker.errors import RequestError
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import may, require
 from broker.kafka.context import KafkaContext
+from broker.kafka.transactions.marker_writer import Sender
 from broker.kafka.transactions.transaction import Claim, Partition
 from broker.network.work import ADMIN
 from broker.runtime.threads import Lock
@@ -25,7 +28,8 @@ _MARKERS_MAX = 1000
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
-    if not may(context, call.connection, Operation.ALTER, ResourceType.CLUSTER, audited=False):
+    is_node = context.is_node(call.peer)
+    if not is_node and not may(context, call.connection, Operation.ALTER, ResourceType.CLUSTER, audited=False):
         require(context, call.connection, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     markers = call.body.markers
     if sum(len(topic.partition_indexes) for marker in markers for topic in marker.topics) > _MARKERS_MAX:
@@ -33,12 +37,28 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     answer = _Answer(call, len(markers))
     for index, marker in enumerate(markers):
         partitions = _partitions(marker)
+        if is_node:
+            _carry_out(context, call, marker, partial(answer.of, index))
+            continue
         if marker.transaction_result:
             answer.of(index, dict.fromkeys(partitions, ErrorCode.cluster_authorization_failed))
             continue
         claim = Claim(marker.producer_id, marker.producer_epoch)
         context.transactions.abort(claim, partitions, partial(answer.of, index))
     return None if markers else {"markers": []}
+
+
+def _carry_out(
+    context: KafkaContext, call: Call, marker: Any, reply: Callable[[dict[Partition, ErrorCode]], None]
+) -> None:
+    """Another node's decision."""
+    assert context.nodes is not None
+    claim = Claim(marker.producer_id, marker.producer_epoch)
+    sender = Sender(call.principal.name, marker.coordinator_epoch, call.connection.session.number)
+    if sender.epoch < context.nodes.epoch_of(sender.name):
+        reply(dict.fromkeys(_partitions(marker), ErrorCode.transaction_coordinator_fenced))
+        return
+    context.transactions.carry_out(sender, claim, marker.transaction_result, _partitions(marker), reply)
 
 
 def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:

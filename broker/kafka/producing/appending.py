@@ -20,10 +20,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from broker.errors import Refusal, StorageError
+from broker.kafka import leaders
 from broker.kafka.ack_deadlines import AwaitedFlush, Undurable, Written
 from broker.kafka.api import KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
+from broker.kafka.leaders import TELLING
 from broker.kafka.transactions.transaction import Claim
 from broker.kafka.transactions.version_2 import FIRST_VERSION
 from broker.metrics.tracing import LogCall
@@ -33,7 +35,8 @@ from broker.storage.log.log import Log
 from broker.storage.refusals import InvalidTimestamp, InvalidTransactionState, KeylessRecords
 from protocol.errors import ProtocolError
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages.produce import PartitionResult, Template, response
+from protocol.kafka.messages.leaders import Hints
+from protocol.kafka.messages.produce import FIRST_WITH_LEADERS, PartitionResult, Template, response
 from protocol.kafka.records.batch import COMPRESSION_MASK, TRANSACTIONAL, read_header
 from protocol.kafka.records.compression import ZSTD
 
@@ -71,12 +74,21 @@ class Batches(NamedTuple):
     transactional_id: str | None
 
 
+class ProduceRequest(KafkaRequest):
+    """One that is not in a run."""
+
+    __slots__ = ()
+
+    may_wait = True
+
+
 class RunRequest(KafkaRequest):
     """Several Produce requests of one batch each that are handled together, each with its own response. ``correlation_id`` is
     the last request's."""
 
     __slots__ = ("batches", "correlation_ids", "count")
 
+    may_wait = True
     count: int
     # None once it is handled: while it waits for an fsync, the memory of its records is used again.
     batches: Batches | None
@@ -140,16 +152,16 @@ def _store_run(
             failed = _failed(context, topic, log, error)
             for _ in indexes:
                 context.errors.add(request.api.label, failed.error)
-            return [_response(request, index, failed) for index in indexes]
+            return [_response(context, request, index, failed) for index in indexes]
         responses = template.answers(correlation_ids, base_offsets, start_offset)
         if log.state.slow_until > context.appends_slow_until:
             context.appends_slow_until = context.clock.monotonic() + SLOW_FOR_S
         stored = len(responses)
-        if acks == -1 and stored:
+        if stored and _awaits(acks, log):
             written.append(Written(indexes[:stored], topic, log))
     for number in range(len(responses), len(records)):  # the batches that `append_run` did not take
         result = _store_one(context, request, batches, group, number, refused, written)
-        responses.append(_response(request, indexes[number], result))
+        responses.append(_response(context, request, indexes[number], result))
     return responses
 
 
@@ -176,15 +188,28 @@ def _store_one(
     if result.error:
         if acks:
             context.errors.add(request.api.label, result.error)
-    elif acks == -1:
-        assert log is not None
+    elif log is not None and _awaits(acks, log):
         written.append(Written((indexes[number],), topic, log))
     return result
 
 
-def _response(request: RunRequest, index: int, result: PartitionResult) -> bytes:
+def _awaits(acks: int, log: Log) -> bool:
+    """Whether the answer waits until the records are durable. Where the disk is a cache, what is in the page cache is lost with
+    the machine, so ``acks=1`` waits, too."""
+    return acks == -1 or (acks == 1 and log.state.config.is_shipped)
+
+
+def _response(context: KafkaContext, request: RunRequest, index: int, result: PartitionResult) -> bytes:
     """The response to a request of a run."""
-    return response(request.correlation_ids[index], request.api_version, [result], 0)
+    hints = _hints(context, request, [result])
+    return response(request.correlation_ids[index], request.api_version, [result], 0, hints)
+
+
+def _hints(context: KafkaContext, request: KafkaRequest, results: Iterable[PartitionResult]) -> Hints | None:
+    if context.nodes is None or request.api_version < FIRST_WITH_LEADERS:
+        return None
+    failed = [(result.topic, result.partition) for result in results if result.error in TELLING]
+    return leaders.hints(context, request.connection.peer, failed) if failed else None
 
 
 def _answer(
@@ -199,11 +224,12 @@ def _answer(
         failed = PartitionResult(topic, log.partition, error, -1, -1, log.log_start_offset, message)
         for index in indexes:
             context.errors.add(request.api.label, error)
-            results[index] = _response(request, index, failed) if type(request) is RunRequest else failed
+            results[index] = _response(context, request, index, failed) if type(request) is RunRequest else failed
     if type(request) is RunRequest:
         outbox.send(request, [b"".join(results)])
     else:
-        outbox.send(request, [response(request.correlation_id, request.api_version, results, 0)])
+        hints = None if context.nodes is None else _hints(context, request, results)
+        outbox.send(request, [response(request.correlation_id, request.api_version, results, 0, hints)])
 
 
 def _failed(context: KafkaContext, topic: str | bytes, log: Log, error: StorageError) -> PartitionResult:
@@ -222,9 +248,7 @@ def _append(
 ) -> PartitionResult:
     """Append a batch, or return the error."""
     if log is None:
-        is_unknown_id = isinstance(topic, bytes) and topic not in context.logs.topics_by_id
-        absent = ErrorCode.unknown_topic_id if is_unknown_id else ErrorCode.unknown_topic_or_partition
-        return PartitionResult(topic, partition, absent)
+        return PartitionResult(topic, partition, context.why_absent(topic, partition))
     refused = _refused(context, request, batches, log, records)
     if refused is not None:
         return PartitionResult(topic, partition, refused[0], -1, -1, -1, refused[1])

@@ -33,20 +33,23 @@ from functools import partial
 from typing import Final
 
 from broker.errors import Refusal, RequestError, StorageError
+from broker.kafka import leaders
 from broker.kafka.api import KafkaRequest
 from broker.kafka.authorization import may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
+from broker.kafka.leaders import TELLING
 from broker.kafka.metering import Metered
 from broker.kafka.share.partition_entry import Link, PartitionEntry
 from broker.kafka.share.reading import Cold, Taken, Wanted, available_bytes, take
 from broker.kafka.share.share_sessions import CLOSE_EPOCH, OPEN_EPOCH, ShareSession
 from broker.network.service import Connection, Handover, Outbox, Part
-from broker.network.work import BULK, INLINE_ENTRIES, Work
+from broker.network.work import INLINE_ENTRIES, Work
 from broker.runtime.threads import Lock, get_ident
 from broker.runtime.timers import TimerHandle
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.leaders import NONE
 from protocol.kafka.messages.share_fetch import (
     FetchedPartition,
     ShareFetchRequest,
@@ -94,7 +97,7 @@ class Acknowledging:
                     continue
             entry = share.entry(self._session.group_id, partition)
             if entry is None:
-                self.results[partition] = ErrorCode.unknown_topic_or_partition, None
+                self.results[partition] = self._context.why_absent(*partition), None
                 continue
             self.results[partition] = _DONE
             with self._lock:
@@ -271,9 +274,9 @@ class FetchCall:
             return
         try:
             self._fetch()
-        except Cold:
+        except Cold as cold:
             if self._to(State.HANDED_OVER):
-                self._outbox.hand_over(self._request, Handover(BULK, self))
+                self._outbox.hand_over(self._request, Handover(cold.lane, self))
             return
         if self._taken or self._errors or self._has_no_time:
             self._answer()
@@ -401,7 +404,7 @@ class FetchCall:
         elif not self._may_read(name):
             self._errors[partition] = ErrorCode.topic_authorization_failed, "Not authorized."
         elif (log := self._context.share.log(partition)) is None:
-            self._errors[partition] = ErrorCode.unknown_topic_or_partition, None
+            self._errors[partition] = self._context.why_absent(*partition), None
         elif log.offline is not None:
             self._errors[partition] = ErrorCode.kafka_storage_error, None
         elif partition in session.refused and self._context.share.add(session, partition):
@@ -531,7 +534,9 @@ class FetchCall:
 
     def _parts(self, partitions: list[FetchedPartition], refusal: int = ErrorCode.none) -> list[Part]:
         lock_ms = self._settings.record_lock_duration_ms
-        return fetch_parts(self._request.correlation_id, refusal, None, lock_ms, partitions)
+        failed = [each.partition for each in partitions if not TELLING.isdisjoint((each.error, each.acknowledge_error))]
+        hints = leaders.hints(self._context, self._request.connection.peer, failed) if failed else None
+        return fetch_parts(self._request.correlation_id, refusal, None, lock_ms, partitions, hints or NONE)
 
     def _partitions(self) -> list[FetchedPartition]:
         fetched = {

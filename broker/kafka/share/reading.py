@@ -29,10 +29,11 @@ from broker.kafka import fetches
 from broker.kafka.share.partition_entry import Link, PartitionEntry
 from broker.kafka.share.share_partition import SharePartition, ShareSettings
 from broker.network.service import Part
-from broker.runtime.disk import FileRegion
+from broker.network.work import BULK, REMOTE
+from broker.runtime.disk import FileRegion, warm_all
 from broker.storage.log.inspection import walk
 from broker.storage.log.log import Log
-from broker.storage.log.reading import ReadResult
+from broker.storage.log.reading import Elsewhere, ReadResult
 from broker.storage.refusals import OffsetOutOfRange
 from broker.storage.segments.index_file import AbortedTransaction
 from protocol.errors import ProtocolError
@@ -168,6 +169,14 @@ _CHUNK = 16 * 1024
 class Cold(Exception):
     """A handler must do this: the records are not in memory, or have to be rewritten, or a look-up reads the disk."""
 
+    lane = BULK
+
+
+class InStore(Cold):
+    """They are in the object store."""
+
+    lane = REMOTE
+
 
 @attrs.define(eq=False)
 class Wanted:
@@ -247,9 +256,22 @@ def take(link: Link, wanted: Wanted, now: float, *, first: bool, may_block: bool
     size = batches.size
     if batches.apart:
         acquired, parts, size = _translate(entry, wanted.member_id, acquired, batches)
+    if may_block:
+        try:
+            parts = brought(parts)
+        except OSError as error:
+            entry.undo(wanted.member_id, acquired)
+            raise entry.log.state.failed("it could not be read", error) from error
     wanted.max_bytes -= size
     wanted.max_records -= sum(last - first_offset + 1 for first_offset, last, _ in acquired)
     return Taken(entry, acquired, parts, size) if acquired else None
+
+
+def brought(parts: Sequence[Part]) -> Sequence[Part]:
+    """``parts`` without regions of files that are in the object store. Raises OSError."""
+    if not any(isinstance(part, FileRegion) and part.file.is_remote for part in parts):
+        return parts
+    return warm_all(parts)
 
 
 def available_bytes(link: Link, wanted: Wanted) -> int:
@@ -261,11 +283,16 @@ def available_bytes(link: Link, wanted: Wanted) -> int:
         end = entry.readable_end
     if offset is None or not entry.log.log_start_offset <= offset < end:
         return 0
-    return entry.log.read(offset, min(wanted.max_bytes, READ_BYTES_MAX), up_to=end).size
+    try:
+        return entry.log.read(offset, min(wanted.max_bytes, READ_BYTES_MAX), up_to=end, may_wait=False).size
+    except Elsewhere:
+        return wanted.max_bytes  # probably
 
 
-def _read(entry: PartitionEntry, partition: SharePartition, most: int, *, first: bool) -> tuple[int, ReadResult] | None:
-    """The first offset and the result, or None if there is nothing to read."""
+def _read(
+    entry: PartitionEntry, partition: SharePartition, most: int, *, first: bool, may_block: bool
+) -> tuple[int, ReadResult] | None:
+    """The first offset and the result, or None if there is nothing to read. Raises Cold unless ``may_block``."""
     log = entry.log
     for _ in range(2):
         if log.log_start_offset > partition.start:
@@ -274,7 +301,11 @@ def _read(entry: PartitionEntry, partition: SharePartition, most: int, *, first:
         if offset is None or offset >= end:
             return None
         try:
-            return offset, log.read(offset, min(most, READ_BYTES_MAX), at_least_one=first, up_to=end)
+            return offset, log.read(
+                offset, min(most, READ_BYTES_MAX), at_least_one=first, up_to=end, may_wait=may_block
+            )
+        except Elsewhere:
+            raise InStore from None
         except OffsetOutOfRange:
             if log.log_start_offset <= offset:
                 raise
@@ -288,7 +319,7 @@ def _acquire(
     log = entry.log
     batches = _Batches(apart=log.state.has_entries)
     most = min(wanted.max_bytes, fetches.MOST_BYTES // 4) if batches.apart else wanted.max_bytes
-    result = _read(entry, partition, most, first=first)
+    result = _read(entry, partition, most, first=first, may_block=may_block)
     if result is None:
         return [], batches
     offset, read = result

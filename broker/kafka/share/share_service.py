@@ -2,7 +2,7 @@
 
 Membership is in ``broker.kafka.groups``; here a group is a name, and a member is an id that has opened a session. A share
 partition is in memory while a session fetches from it or a record of it is in flight; otherwise only its row exists in the
-catalogue.
+catalogue. Of several nodes each has the share partitions of the partitions that it owns (``other_nodes.py``).
 
 Any thread. The lock guards the tables of share partitions; an entry's lock may be taken under it.
 """
@@ -15,6 +15,7 @@ from uuid import UUID
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.groups.share.values import NewPartitions
 from broker.kafka.groups.values import SHARE_PARTITION_BYTES, CoordinatorMemory
+from broker.kafka.share.other_nodes import UNBEGUN, Order, OtherNodes, add_unbegun, remove_begun
 from broker.kafka.share.partition_entry import Link, PartitionEntry, ignore
 from broker.kafka.share.share_partition import DEFAULTS, SharePartition, ShareSettings
 from broker.kafka.share.share_sessions import MAX_SESSIONS, ShareSession, ShareSessions
@@ -24,7 +25,7 @@ from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter, Done
 from broker.network.service import Connection
 from broker.runtime.clock import Clock
-from broker.runtime.threads import Lock
+from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
 from broker.runtime.timers import Timer
 from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
@@ -37,6 +38,8 @@ log = get_logger("kafka")
 _AT_ONCE = 200
 # Share partitions that begin in one transaction of the catalogue.
 _BEGUN_AT_ONCE = 1_000
+# How long the catalogue's writer has for what other nodes' coordinators want.
+_WRITTEN_S = 30.0
 
 
 class ShareOffset(NamedTuple):
@@ -49,7 +52,7 @@ class ShareOffset(NamedTuple):
 class ShareService:
     """``settings``: returns the settings of a group. ``memory`` counts share partitions, whether they are in use or not;
     ``has_memory_for`` is asked before a group begins with a partition. ``is_group``: whether there is a share group of this id;
-    nothing is kept of other groups, because nobody could list or delete it."""
+    nothing is kept of other groups, because nobody could list or delete it. ``others``: set if there are several nodes."""
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class ShareService:
         has_memory_for: Callable[[int], bool] = lambda _: True,
         memory: CoordinatorMemory | None = None,
         is_group: Callable[[str], bool] = lambda _: True,
+        others: OtherNodes | None = None,
     ) -> None:
         self._logs = logs
         self._clock = clock
@@ -72,8 +76,9 @@ class ShareService:
         self.settings = settings
         self._has_memory_for = has_memory_for
         self._is_group = is_group
+        self._others = others
         self._memory = CoordinatorMemory(0) if memory is None else memory
-        self.store = share_store(writer, clock, timer)
+        self.store = share_store(writer, clock, timer, delete_now if others is None else remove_begun)
         self.sessions = ShareSessions(max_sessions)
         self._lock = Lock()
         self._beginning = Lock()  # held while the begins of groups are determined
@@ -91,11 +96,20 @@ class ShareService:
         The catalogue is flushed with each acknowledgement, and a log is not: when the machine fails, a log may lose records that
         were acknowledged. Rows forget them here, before other records get their offsets."""
         rows = load(self._catalogue)
-        gone = [key for key in rows if self.topic_name(key.topic_id) is None]
+        # Another node may have made a topic since this one has looked.
+        there = None if self._others is None else {row.topic_id.bytes for row in self._catalogue.topics()}
+        gone = [
+            key
+            for key, row in rows.items()
+            if (self.topic_name(key.topic_id) is None if there is None else key.topic_id not in there)
+            or (row == UNBEGUN and there is None)  # there are no other nodes any more
+        ]
         if gone:
             delete_now(self._catalogue, gone)
         for key in gone:
             del rows[key]
+        if self._others is not None:
+            rows = {key: row for key, row in rows.items() if row != UNBEGUN and self._is_own(key)}
         if cut := dict(self._beyond_logs(rows)):
             log.warning("share_state_cut", share_partitions=len(cut))
             self._catalogue.alter_documents([(KIND, key.text, row) for key, row in cut.items()])
@@ -118,6 +132,11 @@ class ShareService:
     def flush(self) -> None:
         """Hand all unsaved states to the catalogue writer."""
         self.store.flush()
+
+    def _is_own(self, key: Key) -> bool:
+        """Whether this node has the partition."""
+        name = self.topic_name(key.topic_id)
+        return name is not None and (self._others is None or not self._others.own(name, key.partition))
 
     # -- topics -----------------------------------------------------------------------------------------------------------
 
@@ -171,9 +190,10 @@ class ShareService:
                 if entry.partition is not None or entry in partitions:
                     continue
                 try:
+                    may_begin = self._look_up(entry)
                     partitions[entry] = self._restored(entry, settings)
                     if entry.stored is None:
-                        if not self._is_group(entry.key.group_id):
+                        if not may_begin:
                             # An error of a partition that makes every client try again.
                             raise RequestError(ErrorCode.unknown_topic_or_partition, "There is no such share group.")
                         if self.store.is_being_deleted(entry.key):
@@ -199,6 +219,19 @@ class ShareService:
                 self._memory.add(-sum(map(_size, gone)))
                 self.store.delete(gone, ignore)
         return failures
+
+    def _look_up(self, entry: PartitionEntry) -> bool:
+        """Whether the group may begin, if it has not. Raises StorageError, RequestError."""
+        group_id = entry.key.group_id
+        if entry.stored is not None:
+            return True
+        if self._others is None or not self._others.coordinate(group_id):
+            return self._is_group(group_id)
+        row = self._others.row(entry.key)
+        if row is not None and row != UNBEGUN:  # the topic was made by another node when this one had just looked
+            self._take_memory(entry.key)
+            entry.stored = row
+        return row is not None
 
     def _take_memory(self, key: Key) -> None:
         """Raises RequestError if there is no memory left."""
@@ -357,8 +390,22 @@ class ShareService:
         return by_group
 
     def offsets(self, group_id: str) -> dict[tuple[str, int], ShareOffset]:
-        """By topic and partition, of all share partitions that the group has begun with."""
-        return self.offsets_of(self.keys_of([group_id])[group_id])
+        """By topic and partition, of all share partitions that the group has begun with, on any node. May block. Raises
+        StorageError."""
+        return {**self.offsets_elsewhere(group_id), **self.offsets_of(self.keys_of([group_id])[group_id])}
+
+    def offsets_elsewhere(self, group_id: str) -> dict[tuple[str, int], ShareOffset]:
+        """``offsets`` of partitions that other nodes have, as they were stored. Nobody here knows how long their logs are. May
+        block. Raises StorageError."""
+        offsets = {}
+        for key, row in {} if self._others is None else self._others.rows(group_id).items():
+            name = self.topic_name(key.topic_id)
+            if name is not None and not self._is_own(key):
+                try:
+                    offsets[name, key.partition] = ShareOffset(decode(row).start, -1)
+                except StorageError:
+                    offsets[name, key.partition] = ShareOffset(-1, -1)
+        return offsets
 
     def offsets_of(self, keys: Iterable[Key]) -> dict[tuple[str, int], ShareOffset]:
         """``offsets`` of these share partitions of one group."""
@@ -390,7 +437,7 @@ class ShareService:
 
     def reset(self, group_id: str, topic_id: UUID, partition: int, offset: int, done: Done) -> bool:
         """Set the group's start offset, whatever was acknowledged. ``done`` is called when that is durable. Returns False if the
-        partition does not exist. May block. Raises StorageError, Refusal."""
+        partition does not exist here. May block. Raises StorageError, Refusal."""
         log = self.log((topic_id.bytes, partition))
         if log is None:
             return False
@@ -419,9 +466,26 @@ class ShareService:
         entry.refill()
         return True
 
+    def reset_elsewhere(self, group_id: str, offsets: Mapping[tuple[bytes, int], int]) -> None:
+        """``reset`` for partitions (topic id, partition) of other nodes: durable when this returns, and in force when they have
+        heard of it. May block. Raises StorageError."""
+        assert self._others is not None
+        self._others.set_offsets(group_id, offsets)
+
+    def is_elsewhere(self, topic: str, partition: int) -> bool:
+        """Whether another node has the partition."""
+        return self._others is not None and self._others.own(topic, partition)
+
     def forget(self, group_id: str, topic_ids: Iterable[UUID] | None, done: Done) -> None:
-        """Forget the group's share partitions of these topics, or all. ``done`` is called when that is durable."""
+        """Forget the group's share partitions of these topics, or all. ``done`` is called when that is durable; other nodes hear
+        of it then."""
         wanted = None if topic_ids is None else {topic_id.bytes for topic_id in topic_ids}
+        if self._others is not None:
+            done = _Both(done).one
+            self._writer.change(self._others.forget(group_id, wanted, list(self._logs.topics_by_id)), done)
+        self._forget_here(group_id, wanted, done)
+
+    def _forget_here(self, group_id: str, wanted: Collection[bytes] | None, done: Done) -> None:
         with self._lock:  # rows that are being written now are deleted afterwards
             writes = list(self._initialising.get(group_id, ()))
         keys = {key for key in self._keys() if key.group_id == group_id}.union(*(write.keys for write in writes))
@@ -447,6 +511,33 @@ class ShareService:
         self.store.delete(keys, done)
         for entry in entries:
             entry.refill(always=True)
+
+    def carry_out_orders(self) -> None:
+        """What coordinators on other nodes want done with the records here. It is done, and durable, when this returns. Not for
+        the writer's thread. Raises StorageError."""
+        assert self._others is not None
+        for order in self._others.orders():
+            if order.offsets is None:
+                waiting = _Waiting(1)
+                self._forget_here(order.group_id, order.topic_ids, waiting.done)
+            else:
+                waiting = self._reset_all(order)
+            waiting.wait()
+            self._others.carried_out(order.document)
+
+    def _reset_all(self, order: Order) -> "_Waiting":
+        assert order.offsets is not None
+        own = {each: offset for each, offset in order.offsets.items() if self._is_own(Key(order.group_id, *each))}
+        waiting = _Waiting(len(own))
+        for (topic_id, partition), offset in own.items():
+            try:
+                if not self.reset(order.group_id, UUID(bytes=topic_id), partition, offset, waiting.done):
+                    waiting.done(None)
+            except Refusal:  # the group or the topic has gone, or the disk: the order has no object any more
+                waiting.done(None)
+            except StorageError as error:
+                waiting.done(error)
+        return waiting
 
     def initialise(self, group_id: str, partitions: Sequence[NewPartitions], done: Done) -> None:
         """Begin with those of these partitions that the group has not begun with, by its settings and as the log is now. ``done``
@@ -504,12 +595,13 @@ class ShareService:
 class _Initialise:
     """Partitions that a group begins with, on their way into the catalogue. The writer may call it twice."""
 
-    __slots__ = ("_failure", "_partitions", "_rows", "_share", "_starts", "forgotten", "group_id", "keys")
+    __slots__ = ("_elsewhere", "_failure", "_partitions", "_rows", "_share", "_starts", "forgotten", "group_id", "keys")
 
     def __init__(self, share: ShareService, group_id: str, partitions: Sequence[NewPartitions]) -> None:
         self._share = share
         self._partitions = partitions
         self._starts: dict[Key, int] = {}
+        self._elsewhere: list[Key] = []
         self._rows: dict[Key, bytes] | None = None
         self._failure: StorageError | None = None
         self.group_id = group_id
@@ -527,6 +619,9 @@ class _Initialise:
             for number in range(topic.first, topic.end):
                 key = Key(self.group_id, topic.topic_id.bytes, number)
                 log = share.log((key.topic_id, number))
+                name = share.topic_name(key.topic_id)
+                if name is not None and share.is_elsewhere(name, number):
+                    self._elsewhere.append(key)
                 if log is None or share._is_known(key):
                     continue
                 try:
@@ -547,6 +642,8 @@ class _Initialise:
                 self._failure = StorageError(error.message)
         if self._failure is not None:
             raise self._failure
+        if self._elsewhere:
+            add_unbegun(catalogue, self._elsewhere)
         if self._rows:
             catalogue.alter_documents([(KIND, key.text, row) for key, row in self._rows.items()])
 
@@ -565,6 +662,46 @@ class _Initialise:
             rows = {}
         self._share._initialised(self, rows)
         done(error)
+
+
+class _Both:
+    """Two changes that one caller waits for. Any thread."""
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+        self._lock = Lock()
+        self._left = 2
+        self._failure: StorageError | None = None
+
+    def one(self, error: StorageError | None) -> None:
+        with self._lock:
+            self._failure = self._failure or error
+            self._left -= 1
+            if self._left:
+                return
+        self._done(self._failure)
+
+
+class _Waiting:
+    """A thread waits for ``count`` changes."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._done: SimpleQueue[StorageError | None] = SimpleQueue()
+        self.done = self._done.put
+
+    def wait(self) -> None:
+        """Raises StorageError."""
+        failures = [self._next() for _ in range(self._count)]
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    def _next(self) -> StorageError | None:
+        try:
+            return self._done.get(True, _WRITTEN_S)
+        except QueueEmpty:
+            return StorageError("The catalogue's writer has not come so far")
 
 
 def _size(key: Key) -> int:

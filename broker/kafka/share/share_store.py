@@ -6,7 +6,7 @@ count). Each number takes as many bytes as the largest needs. A share partition 
 takes 30 bytes, and 10 KB if every other record is finished.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from struct import Struct, error, pack, unpack_from
 from typing import NamedTuple
@@ -117,8 +117,14 @@ class Key(NamedTuple):
 ShareStore = StateStore[Key]
 
 
-def share_store(writer: CatalogueWriter, clock: Clock, timer: Timer) -> ShareStore:
-    return StateStore(writer, clock, timer, _write, delete_now, _report)
+def share_store(
+    writer: CatalogueWriter,
+    clock: Clock,
+    timer: Timer,
+    remove: Callable[[Catalogue, Iterable[Key]], None] | None = None,
+) -> ShareStore:
+    """``remove``: removes rows; None: ``delete_now``."""
+    return StateStore(writer, clock, timer, _write, remove or delete_now, _report)
 
 
 def _write(catalogue: Catalogue, key: Key, state: bytes) -> None:

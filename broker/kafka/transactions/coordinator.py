@@ -24,25 +24,38 @@ since. A final refusal takes precedence over CONCURRENT_TRANSACTIONS, after whic
 Tests: tests/kafka/handlers/test_write_txn_markers.py.
 """
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from functools import partial
 from operator import itemgetter
 
 import attrs
 
+from broker.cluster.nodes import transaction_key
 from broker.config import BrokerConfig
 from broker.errors import StorageError
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import Offsets
+from broker.kafka.transactions.elsewhere import TransactionsElsewhere
 from broker.kafka.transactions.executor import TransactionalIdExpiration, TransactionExecutor, log_failure
-from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
+from broker.kafka.transactions.marker_writer import Markers, MarkerWriter, Sender
+from broker.kafka.transactions.neighbours import Decision, Neighbours, Question
+from broker.kafka.transactions.pending_offsets import PendingOffsets
 from broker.kafka.transactions.registry import Reply, TransactionEntry, TransactionRegistry, committed_of, state_of
-from broker.kafka.transactions.transaction import LAST_EPOCH, PREPARED, Claim, Partition, Phase, State, Transaction
+from broker.kafka.transactions.transaction import (
+    GROUP,
+    LAST_EPOCH,
+    PREPARED,
+    Claim,
+    Partition,
+    Phase,
+    State,
+    Transaction,
+)
 from broker.kafka.transactions.version_2 import TransactionsVersion2
 from broker.log import get_logger
-from broker.metadata.catalogue import Catalogue
+from broker.metadata.catalogue import Catalogue, TransactionRow
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
@@ -161,19 +174,40 @@ class TransactionCoordinator:
         self._groups = groups
         self.markers = MarkerWriter(clock, logs, logs.flusher)
         self._hanging = HangingTransactions(logs, self.markers)
-        self._registry = TransactionRegistry(groups)
-        self._executor = TransactionExecutor(clock, timer, logs, groups, self._registry, self.markers)
+        nodes = self._nodes = logs.nodes
+        self._registry = TransactionRegistry(groups, nodes)
+        # Where there are several nodes: those that are asked, the partitions of this node in transactions of others, and the
+        # offsets that groups of this node commit.
+        self.neighbours: Neighbours | None = None
+        self.elsewhere: TransactionsElsewhere | None = None
+        self.pending_offsets: PendingOffsets | None = None
+        write_markers = self.markers.write
+        if nodes is not None:
+            self.neighbours = Neighbours(nodes, self.markers, lambda topic: logs.topic(topic) is not None)
+            self.elsewhere = TransactionsElsewhere(nodes, self._ask)
+            self.pending_offsets = PendingOffsets(groups, self._ask)
+            self.markers.end_group = self.pending_offsets.end
+            write_markers = self.neighbours.write
+        self._executor = TransactionExecutor(
+            clock, timer, logs, groups, self._registry, write_markers, groups_are_marked=nodes is not None
+        )
         self.version_2 = TransactionsVersion2(clock, catalogue, groups, self._registry, self._executor)
         self._expiration = TransactionalIdExpiration(clock, timer, groups.writer, config, self._registry)
 
     def open(self) -> None:
         """Load the transactions and go on with them. The groups have to be open. Raises StorageError."""
-        for row in self._catalogue.load_transactions():
-            self._registry.load(row.transactional_id, state_of(row))
-        self._load_offsets()
+        rows = list(self._catalogue.load_transactions())
+        for row in rows:
+            if self._registry.is_here(row.transactional_id):
+                self._registry.load(row.transactional_id, state_of(row))
+        if self.pending_offsets is None:
+            self._load_offsets()
+        else:
+            self._load_offsets_of_groups(self.pending_offsets, rows)
         for entry in self._registry.entries():
             self._executor.resume(entry)
-        states = [state for entry in self._registry.entries() if (state := entry.transaction.state) is not None]
+        # Those of all nodes: nobody writes here yet, and no transaction is complete without this node's markers.
+        states = [state_of(row) for row in rows]
         self._hanging.abort_all({(state.producer_id, key) for state in states for key in state.partitions})
         self._expiration.start()
         self._registry.is_active = True
@@ -191,9 +225,18 @@ class TransactionCoordinator:
         for topic in sorted(orphaned):
             self._executor.delete_topic_offsets(topic)
 
+    def _load_offsets_of_groups(self, pending_offsets: PendingOffsets, rows: Iterable[TransactionRow]) -> None:
+        nodes, logs = self._nodes, self._logs
+        assert nodes is not None
+        producer_ids = {row.transactional_id: row.producer_id for row in rows}
+        here = (row for row in self._catalogue.load_pending_offsets() if nodes.coordinates(row.group))
+        pending_offsets.load(here, producer_ids, lambda topic: logs.topic(topic) is not None)
+
     def shut_down(self) -> None:
         """Refuse requests from now on. Decided transactions are carried out, now or after the next start."""
         self._registry.is_active = False
+        if self.neighbours is not None:
+            self.neighbours.shut_down()
         self._expiration.stop()
         for entry in self._registry.entries():
             with entry.lock:
@@ -202,6 +245,23 @@ class TransactionCoordinator:
 
     def on_topic_deleted(self, topic: str) -> None:
         self._executor.on_topic_deleted(topic)
+        if self.pending_offsets is not None:
+            self.pending_offsets.on_topic_deleted(topic)
+
+    def _ask(self, question: Question) -> None:
+        """Ask the coordinator of the question's transactional id, which may be this one."""
+        assert self._nodes is not None
+        assert self.neighbours is not None
+        transactional_id, claim, participants = question.transactional_id, question.claim, question.participants
+        place = self._nodes.place_of(transaction_key(transactional_id))
+        if place != self._nodes.place:
+            self.neighbours.ask(place, question)
+        elif question.adds:
+            self.version_2.add_partitions(
+                transactional_id, claim, participants, lambda error: question.done(dict.fromkeys(participants, error))
+            )
+        else:
+            question.done(self.version_2.verify(transactional_id, claim, participants))
 
     # Requests -------------------------------------------------------------------------------------------------------
 
@@ -210,6 +270,9 @@ class TransactionCoordinator:
         registry = self._registry
         if not registry.is_active:
             reply(ErrorCode.coordinator_not_available, -1, -1)
+            return
+        if not registry.is_here(transactional_id):
+            reply(ErrorCode.not_coordinator, -1, -1)
             return
         if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             reply(ErrorCode.invalid_transaction_timeout, -1, -1)
@@ -330,6 +393,10 @@ class TransactionCoordinator:
         if not members or len(set(names)) < len(names):
             reply(ErrorCode.invalid_request, -1)
             return
+        for index, name in enumerate(names):
+            if not registry.is_here(name):
+                reply(ErrorCode.not_coordinator, index)
+                return
         entries = [registry.get(name) for name in names]
         with ExitStack() as locks:
             for entry in sorted(filter(None, entries), key=lambda entry: entry.transaction.transactional_id):
@@ -351,6 +418,10 @@ class TransactionCoordinator:
         """Whether a transactional batch under this id comes from the producer that owns the id."""
         if transactional_id is None:
             return ErrorCode.transactional_id_authorization_failed  # Kafka's error code
+        if self.elsewhere is not None and self.elsewhere.has(transactional_id):
+            # Its coordinator was asked a moment ago. If that is forgotten again, the client sends the batch again.
+            known = self.elsewhere.knows(transactional_id, producer_id)
+            return ErrorCode.none if known else ErrorCode.not_enough_replicas
         entry = self._registry.get(transactional_id)
         if entry is None or not entry.transaction.is_held_by(producer_id):
             return ErrorCode.invalid_producer_id_mapping
@@ -358,6 +429,10 @@ class TransactionCoordinator:
 
     def why_refused(self, transactional_id: str | None, claim: Claim) -> ErrorCode:
         """Why a partition refused a batch of this producer's transaction, as an error code of Produce."""
+        if self.elsewhere is not None and self.elsewhere.has(transactional_id or ""):
+            return (
+                ErrorCode.not_enough_replicas
+            )  # a marker came in between: when the batch comes again, its coordinator says why
         entry = self._registry.get(transactional_id or "")
         if entry is None:
             return ErrorCode.invalid_producer_id_mapping
@@ -385,7 +460,64 @@ class TransactionCoordinator:
             if held:
                 reply(dict.fromkeys(partitions, result))
                 return
+        if self._nodes is not None and self._have_aborted_elsewhere(claim, partitions, reply):
+            return
         self._hanging.abort(claim, partitions, reply)
+
+    def _have_aborted_elsewhere(self, claim: Claim, partitions: frozenset[Partition], reply: AbortReply) -> bool:
+        """False if no other node coordinates the producer. May wait for the catalogue."""
+        assert self._nodes is not None
+        assert self.neighbours is not None
+        assert self.elsewhere is not None
+        transactional_id = self.elsewhere.holder(claim.producer_id)
+        if transactional_id is None:
+            try:
+                rows = self._catalogue.load_transactions()
+                holders = (row.transactional_id for row in rows if row.producer_id == claim.producer_id)
+                transactional_id = next(holders, None)
+            except StorageError as error:
+                log_failure(error)
+                reply(dict.fromkeys(partitions, ErrorCode.broker_not_available))
+                return True
+        if transactional_id is None or self._registry.is_here(transactional_id):
+            return False
+
+        def done(errors: Mapping[Partition, ErrorCode]) -> None:
+            reply(dict.fromkeys(partitions, ErrorCode.none) | dict(errors))
+
+        decision = Decision(claim.producer_id, claim.epoch, False, sorted(partitions), done)
+        self.neighbours.ask(self._nodes.place_of(transaction_key(transactional_id)), decision)
+        return True
+
+    def carry_out(
+        self, sender: Sender, claim: Claim, commit: bool, participants: frozenset[Partition], reply: AbortReply
+    ) -> None:
+        """Another node has decided, or it passes on that an operator wants one of this node's own producers aborted. Write
+        the markers of this node's partitions, and end the transaction in its groups. ``reply`` is called when all that is
+        durable."""
+        if not commit and self._registry.holder(claim.producer_id) is not None:
+            self.abort(claim, participants, reply)
+            return
+        errors = {key: error for key in participants if (error := self._why_not_here(key))}
+
+        def done(failed: frozenset[Partition]) -> None:
+            written = dict.fromkeys(participants, ErrorCode.none)
+            reply(written | dict.fromkeys(failed, ErrorCode.kafka_storage_error) | errors)
+
+        accepted = participants - errors.keys()
+        self.markers.write(Markers(accepted, claim.producer_id, claim.epoch, commit, done, if_open=True, sender=sender))
+
+    def _why_not_here(self, participant: Partition) -> ErrorCode:
+        nodes, (name, number) = self._nodes, participant
+        assert nodes is not None
+        if number == GROUP:
+            return ErrorCode.none if nodes.coordinates(name) else ErrorCode.not_coordinator
+        if self._logs.get(name, number) is not None:
+            return ErrorCode.none
+        info = self._logs.topic(name)
+        if info is None or not 0 <= number < info.partitions:
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.kafka_storage_error if nodes.has_partition(name, number) else ErrorCode.not_leader_or_follower
 
     # As if something had happened to the producer ---------------------------------------------------------------------
 
@@ -427,6 +559,8 @@ class TransactionCoordinator:
     def describe(self, transactional_id: str) -> tuple[ErrorCode, State | None]:
         if not self._registry.is_active:
             return ErrorCode.coordinator_not_available, None
+        if not self._registry.is_here(transactional_id):
+            return ErrorCode.not_coordinator, None
         entry = self._registry.get(transactional_id)
         if entry is None or entry.transaction.state is None:
             return ErrorCode.transactional_id_not_found, None

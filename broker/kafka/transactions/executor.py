@@ -26,9 +26,9 @@ from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.offsets import Offsets, rows_of
 from broker.kafka.groups.registry import send
 from broker.kafka.groups.values import OFFSET_BYTES
-from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
+from broker.kafka.transactions.marker_writer import Markers
 from broker.kafka.transactions.registry import Reply, TransactionEntry, TransactionRegistry, row_of
-from broker.kafka.transactions.transaction import PREPARED, Partition, Phase, State
+from broker.kafka.transactions.transaction import GROUP, PREPARED, Partition, Phase, State
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue, OffsetRow, TransactionRow
 from broker.metadata.writer import CatalogueWriter
@@ -53,15 +53,18 @@ class TransactionExecutor:
         logs: LogManager,
         groups: GroupCoordinator,
         registry: TransactionRegistry,
-        markers: MarkerWriter,
+        write_markers: Callable[[Markers], None],
+        groups_are_marked: bool = False,
     ) -> None:
+        """``groups_are_marked``: groups get a marker as partitions do, because other nodes may coordinate them."""
         self._clock = clock
         self._timer = timer
         self._logs = logs
         self._groups = groups
         self._writer = groups.writer
         self._registry = registry
-        self._markers = markers
+        self._write_markers = write_markers
+        self._groups_are_marked = groups_are_marked
         # Called without the entry's lock when a change is over that additions have waited for.
         self.go_on: Callable[[TransactionEntry], None] = _no_additions
 
@@ -77,7 +80,7 @@ class TransactionExecutor:
             log.info(
                 "transaction_resumed", transactional_id=entry.transaction.transactional_id, phase=state.phase.value
             )
-            self._carry_out(entry, state, state.partitions, if_open=True)
+            self._carry_out(entry, state, self._participants(state), if_open=True)
 
     # Changes ----------------------------------------------------------------------------------------------------------
 
@@ -160,7 +163,7 @@ class TransactionExecutor:
             entry.cancel_timer()
             if ends:
                 entry.end_replies.append(reply)
-            self._carry_out(entry, state, state.partitions)
+            self._carry_out(entry, state, self._participants(state))
             if ends:
                 return []
         return [partial(reply, ErrorCode.none)]
@@ -241,12 +244,18 @@ class TransactionExecutor:
 
     # Markers and completion -------------------------------------------------------------------------------------------
 
+    def _participants(self, state: State) -> frozenset[Partition]:
+        """What gets a marker."""
+        if not self._groups_are_marked:
+            return state.partitions
+        return state.partitions | {(group, GROUP) for group in state.groups}
+
     def _carry_out(
         self, entry: TransactionEntry, state: State, partitions: frozenset[Partition], if_open: bool = False
     ) -> None:
         commit = state.phase is Phase.PREPARE_COMMIT
         done = partial(self._marked, entry)
-        self._markers.write(Markers(partitions, state.producer_id, state.epoch, commit, done, if_open))
+        self._write_markers(Markers(partitions, state.producer_id, state.epoch, commit, done, if_open))
 
     def _marked(self, entry: TransactionEntry, failed: frozenset[Partition]) -> None:
         """The markers are durable, except in the partitions ``failed``. Runs on the thread that has synced the last log, or on

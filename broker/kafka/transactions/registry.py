@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 
 import attrs
 
+from broker.cluster.nodes import Nodes, transaction_key
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.offsets import CommittedOffset, Offsets
 from broker.kafka.groups.values import PARTICIPANT_BYTES, TRANSACTION_BYTES
@@ -97,7 +98,9 @@ class TransactionEntry:
 class TransactionRegistry:
     """Groups and transactions share the memory of ``groups``."""
 
-    def __init__(self, groups: GroupCoordinator) -> None:
+    def __init__(self, groups: GroupCoordinator, nodes: Nodes | None = None) -> None:
+        """``nodes``: set if other nodes coordinate a part of the transactional ids."""
+        self._nodes = nodes
         # False before ``open`` and once the broker stops: requests are refused.
         self.is_active = False
         self._groups = groups
@@ -122,10 +125,17 @@ class TransactionRegistry:
         if not self.is_active:
             refuse(ErrorCode.coordinator_not_available)
             return None
+        if not self.is_here(transactional_id):
+            refuse(ErrorCode.not_coordinator)
+            return None
         entry = self._entries.get(transactional_id)
         if entry is None:
             refuse(ErrorCode.invalid_producer_id_mapping)
         return entry
+
+    def is_here(self, transactional_id: str) -> bool:
+        """Whether this node coordinates it."""
+        return self._nodes is None or self._nodes.coordinates(transaction_key(transactional_id))
 
     def get_or_create(self, transactional_id: str) -> TransactionEntry | None:
         """None if there is no memory for another id."""

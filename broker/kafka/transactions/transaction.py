@@ -103,6 +103,8 @@ next_phase = TABLE.next
 Partition = tuple[str, int]
 
 NONE = -1
+# Stands for the partition's number where a group is named beside partitions, as a participant: (group id, GROUP).
+GROUP = -1
 # Short.MAX_VALUE - 1 is the last epoch that a producer is given. The next epoch is reserved to fence it.
 LAST_EPOCH = 2**15 - 2
 _FENCED_EPOCH = LAST_EPOCH + 1
@@ -238,26 +240,37 @@ class Transaction:
         They may not be committed while the end of the transaction is being made durable, because the end would be durable first.
         """
         error = self._refuse_claim(claim)
-        state, pending = self.state, self.pending
+        state = self.state
         if error or state is None:
             return error or ErrorCode.invalid_producer_id_mapping
+        return self._check_participant(state, group in state.groups)
+
+    def _check_participant(self, state: State, takes_part: bool) -> ErrorCode:
+        pending = self.pending
         stays_open = pending is None or pending.phase is Phase.ONGOING
-        if state.phase is Phase.ONGOING and group in state.groups and stays_open:
+        if state.phase is Phase.ONGOING and takes_part and stays_open:
             return ErrorCode.none
         if state.phase in PREPARED or pending is not None:
             return ErrorCode.concurrent_transactions
         return ErrorCode.invalid_txn_state
 
     def verify(self, claim: Claim, partitions: Collection[Partition]) -> dict[Partition, ErrorCode]:
-        """Whether each of these takes part in the open transaction of this producer."""
-        error = self._refuse(claim)
+        """Whether each of these takes part in the open transaction of this producer. Groups may be among them.
+
+        As in ``check_group``, those that take part already do so while others are being added.
+        """
+        errors: dict[Partition, ErrorCode] = {}
+        for key in partitions:
+            error = self.check_group(claim, key[0]) if key[1] == GROUP else self._check_partition(claim, key)
+            errors[key] = ErrorCode.transaction_abortable if error == ErrorCode.invalid_txn_state else error
+        return errors
+
+    def _check_partition(self, claim: Claim, partition: Partition) -> ErrorCode:
+        error = self._refuse_claim(claim)
         state = self.state
         if error or state is None:
-            return dict.fromkeys(partitions, error or ErrorCode.invalid_producer_id_mapping)
-        if state.phase in PREPARED:
-            return dict.fromkeys(partitions, ErrorCode.concurrent_transactions)
-        known = state.partitions if state.phase is Phase.ONGOING else frozenset()
-        return {key: ErrorCode.none if key in known else ErrorCode.transaction_abortable for key in partitions}
+            return error or ErrorCode.invalid_producer_id_mapping
+        return self._check_participant(state, partition in state.partitions)
 
     def is_held_by(self, producer_id: int) -> bool:
         state = self.state

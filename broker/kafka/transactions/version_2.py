@@ -32,7 +32,7 @@ from broker.kafka.groups.offsets import Offsets
 from broker.kafka.groups.registry import send
 from broker.kafka.transactions.executor import TransactionExecutor, log_failure
 from broker.kafka.transactions.registry import Addition, Reply, TransactionEntry, TransactionRegistry
-from broker.kafka.transactions.transaction import LAST_EPOCH, NONE, Claim, Partition, Phase, State
+from broker.kafka.transactions.transaction import GROUP, LAST_EPOCH, NONE, Claim, Partition, Phase, State
 from broker.metadata.catalogue import Catalogue
 from broker.runtime.clock import Clock
 from broker.storage.log.log import Log
@@ -64,10 +64,13 @@ class TransactionsVersion2:
     def add_partitions(
         self, transactional_id: str, claim: Claim, partitions: Collection[Partition], reply: Reply
     ) -> None:
-        """Add partitions before batches are appended to them. After ``none`` they accept batches until the transaction ends."""
+        """Add partitions before batches are appended to them. After ``none`` they accept batches until the transaction ends.
+        Groups may be among them, with ``GROUP`` as their partition."""
         entry = self._registry.active(transactional_id, reply)
         if entry is not None:
-            self._add(entry, Addition(claim, partitions, (), reply))
+            groups = [name for name, number in partitions if number == GROUP]
+            partitions = [key for key in partitions if key[1] != GROUP] if groups else partitions
+            self._add(entry, Addition(claim, partitions, groups, reply))
 
     def commit_offsets(
         self, transactional_id: str, claim: Claim, group: str, committer: Committer, offsets: Offsets, reply: Reply
@@ -207,14 +210,18 @@ _TRANSLATED = {
 }
 
 
-def missing(batches: Iterable[tuple[K, Log | None, memoryview | None]]) -> dict[K, tuple[Claim, Log]]:
-    """The batches of transactions whose partitions do not take part yet, by key."""
+def missing(
+    batches: Iterable[tuple[K, Log | None, memoryview | None]],
+    is_known: Callable[[int], bool] = lambda _producer_id: True,
+) -> dict[K, tuple[Claim, Log]]:
+    """The batches of transactions whose partitions do not take part yet, by key. ``is_known``: whether this producer is that
+    of the request's transactional id, as far as this node knows."""
     claims = {}
     for key, log, records in batches:
         if log is None or records is None or len(records) < HEADER_SIZE or not records[_ATTRIBUTES] & TRANSACTIONAL:
             continue
         producer_id, epoch = _PRODUCER.unpack_from(records, _PRODUCER_AT)
-        if not log.transactions.allows(producer_id, epoch):
+        if not (log.transactions.allows(producer_id, epoch) and is_known(producer_id)):
             claims[key] = Claim(producer_id, epoch), log
     return claims
 

@@ -104,7 +104,7 @@ class Groups:
     def routes(self) -> list[Route]:
         return [
             Route("GET", "/api/v1/groups", self.page),
-            Route("GET", "/api/v1/groups/{group}", self.describe),
+            self._context.at_coordinator(Route("GET", "/api/v1/groups/{group}", self.describe)),
         ]
 
     def page(self, call: Call) -> Answer:
@@ -164,6 +164,7 @@ class Groups:
         topics = self._visible(call, figures)
         offsets = self._groups.committed(name, topics)
         lags = self._each(call, offsets) if sum(map(len, offsets.values())) <= _PARTITIONS_MAX else None
+        is_known = lags is not None and context.lags.are_here(offsets)
         now_ms = context.kafka.clock.time_ms()
         shown = sorted(lags or (), key=_furthest_behind)[:_SHOWN_MAX]
         shown = [context.lags.in_time(each, now_ms) for each in call.work.each(shown)]
@@ -171,8 +172,8 @@ class Groups:
             {
                 **_summary(figures, topics),
                 **more,
-                "lag": None if lags is None else total_lag(lags),
-                "lag_s": longest_s(shown),
+                "lag": total_lag(lags) if lags is not None and is_known else None,
+                "lag_s": longest_s(shown) if is_known else None,
                 "members": members,
                 "member_count": figures.members,
                 "partitions": [_partition(lag, owners) for lag in shown],

@@ -58,7 +58,8 @@ class Records:
         self._logs = context.kafka.logs
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/api/v1/topics/{topic}/records", self.page, lane=INSPECTION, fetches=True)]
+        route = Route("GET", "/api/v1/topics/{topic}/records", self.page, lane=INSPECTION, fetches=True)
+        return [self._context.at_owner(route)]
 
     def page(self, call: Call) -> Answer:
         info = self._context.topic_of(call, Operation.READ)
@@ -229,7 +230,7 @@ class Tail:
         self._failures = EventLimit()
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/api/v1/topics/{topic}/tail", self.begin)]
+        return [self._context.at_owner(Route("GET", "/api/v1/topics/{topic}/tail", self.begin))]
 
     def begin(self, call: Call) -> Answer:
         info = self._context.topic_of(call, Operation.READ)

@@ -84,9 +84,13 @@ class _GroupLags:
                 offsets = groups.committed(name, figures.topics)
                 count = sum(map(len, offsets.values()))
                 left -= 1 + count
-                known[name] = self._context.lags.records(offsets)
+                lag = self._context.lags.records(offsets)
                 known_s.pop(name, None)
-                if not known[name]:
+                if lag is None:
+                    known.pop(name, None)
+                    continue
+                known[name] = lag
+                if not lag:
                     if offsets:
                         known_s[name] = 0.0
                 elif count <= timed:

@@ -1,5 +1,7 @@
 """``/api/v1/topics``: sizes, rates, offline partitions, and the groups that read a topic with their lag.
 
+Of several nodes, each knows only the partitions that it has (``partitions_here``); all figures are of these.
+
 The cost of a page is bounded by its ``Spending``: with 10,000 partitions a topic and 1,000 groups a full answer would look at
 ten million offsets. A figure beyond the bound is null.
 
@@ -151,15 +153,18 @@ class Topics:
         log_bytes: int | None = None
         messages: int | None = None
         offline: int | None = None
+        here: int | None = None
         if spending.take(info.partitions):
             candidates = (self._logs.get(name, number) for number in range(info.partitions))
             logs = [log for log in candidates if log is not None]
+            here = len(logs)
             log_bytes = sum(log.size_bytes() for log in logs)
             messages = sum(log.high_watermark - log.log_start_offset for log in logs)
             offline = sum(log.offline is not None for log in logs)
         return {
             "name": name,
             "partitions": info.partitions,
+            "partitions_here": here,
             "internal": name.startswith("__"),
             "log_bytes": log_bytes,
             "messages": messages,
@@ -201,7 +206,8 @@ class Topics:
                     context.lags.in_time(context.lags.of(topic, number, committed), now_ms)
                     for number, committed in call.work.each(offsets.items())
                 ]
-                each["lag"], each["lag_s"] = total_lag(lags), longest_s(lags)
+                if each["lag"] is not None:
+                    each["lag"], each["lag_s"] = total_lag(lags), longest_s(lags)
         return shown
 
 

@@ -41,7 +41,7 @@ class Transactions:
     def routes(self) -> list[Route]:
         return [
             Route("GET", "/api/v1/transactions", self.page),
-            Route("GET", "/api/v1/producers", self.producers),
+            self._context.at_owner(Route("GET", "/api/v1/producers", self.producers)),
         ]
 
     def page(self, call: Call) -> Answer:

@@ -1,7 +1,8 @@
-"""Admin calls about the cluster, its only broker, the broker's settings and statistics, and the lookup of topics over HTTP.
+"""Admin calls about the cluster and its brokers, the settings and statistics of this one, and the lookup of topics over HTTP.
 
-``Lookup`` tells clients the address for a topic, always this broker's. ``brokerUrl`` and ``brokerUrlTls`` are the addresses of
-the listeners without and with TLS; clients need both keys, and use the address that matches their own URL.
+``Lookup`` tells clients the address for a topic: of this broker, or of the node that has the topic. ``brokerUrl`` and
+``brokerUrlTls`` are the addresses of the listeners without and with TLS; clients need both keys, and use the address that matches
+their own URL.
 
 ``Brokers``: settings have their names in Kafka if Kafka has them. Dynamic settings are changed for all brokers, as by Kafka's
 clients, except for the TLS settings of listeners. Secrets are not shown.
@@ -12,19 +13,21 @@ clients, except for the TLS settings of listeners. Secrets are not shown.
 from math import isfinite
 from typing import Any, Final
 
+from broker.cluster.nodes import Node
 from broker.config import Setting
 from broker.config.dynamic_settings import BROKER_SETTINGS, Way, way_of
 from broker.errors import ConfigError
 from broker.live_config import ALL_BROKERS
 from broker.metrics.registry import Histogram, ReadHistogram
 from broker.network.work import REQUEST_ENTRIES_MAX
+from broker.other_nodes import url_of
 from broker.pulsar.admin import non_persistent, stats
 from broker.pulsar.admin.calls import require_cluster, require_topic, route, topic_name, web_urls
 from broker.pulsar.admin.policy_values import CLUSTER
 from broker.pulsar.admin.stats import Rates
 from broker.pulsar.admin.tenants import BUNDLE
 from broker.pulsar.context import PulsarContext
-from broker.pulsar.handlers.lookup import service_urls
+from broker.pulsar.handlers.lookup import owner_of, service_urls
 from broker.security.acl import Operation
 from broker.web.routes import NO_CONTENT, TEXT, Answer, Call, HttpError, Route, json_answer
 
@@ -46,15 +49,20 @@ class Lookup:
         require_topic(self._context, call, Operation.DESCRIBE, name)
         self._context.topics.check_namespace(name)
         named = call.query.get("listenerName") or call.headers.get("x-pulsar-listenername", "")
-        plain, tls = self.urls(call, named)
+        owner = owner_of(self._context, name)
+        plain, tls = self.urls(call, named, owner)
         http, https = web_urls(self._context, call)
+        if owner is not None:
+            url = url_of(owner, self._context.config.listeners, call) or ""
+            http, https = (url, "") if http else ("", url)
         return json_answer(
             {"brokerUrl": plain, "brokerUrlTls": tls, "httpUrl": http, "httpUrlTls": https, "nativeUrl": plain or tls}
         )
 
-    def urls(self, call: Call, named: str = "") -> tuple[str, str]:
-        """The addresses without and with TLS; empty if there is no such listener. Raises ServiceNotReady."""
-        plain, tls = service_urls(self._context, call.peer, named)
+    def urls(self, call: Call, named: str = "", node: Node | None = None) -> tuple[str, str]:
+        """The addresses without and with TLS; empty if there is no such listener. ``node``: whose; None: this one's. Raises
+        ServiceNotReady."""
+        plain, tls = service_urls(self._context, call.peer, named, node)
         return plain or "", tls or ""
 
     def bundle(self, call: Call) -> Answer:
@@ -114,7 +122,19 @@ class Brokers:
     def brokers(self, call: Call) -> Answer:
         require_cluster(self._context, call, Operation.DESCRIBE)
         self._check(call)
-        return json_answer([call.headers.get("host", "")])
+        return json_answer(self._names(call))
+
+    def _names(self, call: Call) -> list[str]:
+        """The brokers, as the client reaches them."""
+        own, nodes = call.headers.get("host", ""), self._context.logs.nodes
+        if nodes is None:
+            return [own]
+        urls = {
+            node_id: url_of(node, self._context.config.listeners, call)
+            for node_id, node in sorted(nodes.living.items())
+        }
+        names = {node_id: url.partition("://")[2] for node_id, url in urls.items() if url is not None}
+        return [*(names | {nodes.node_id: own}).values()]
 
     def leader(self, call: Call) -> Answer:
         require_cluster(self._context, call, Operation.DESCRIBE)
@@ -122,11 +142,11 @@ class Brokers:
         return json_answer({"brokerId": call.headers.get("host", ""), "serviceUrl": http or https})
 
     def namespaces(self, call: Call) -> Answer:
-        """The namespaces that the broker owns: all."""
+        """The namespaces that the broker owns: all, as each broker may have topics of each."""
         require_cluster(self._context, call, Operation.DESCRIBE)
         self._check(call)
-        if call.names["broker"] != call.headers.get("host", ""):
-            raise HttpError(404, "There is one broker: name it as you reach it.")
+        if call.names["broker"] not in self._names(call):
+            raise HttpError(404, "Name a broker as you reach it.")
         names = [
             name
             for tenant in self._context.namespaces.tenants()

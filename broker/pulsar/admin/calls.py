@@ -15,6 +15,10 @@
 
 Lists of topics omit those that the client may not describe. Rights are checked for a topic's name in Kafka.
 
+Of several nodes, a call about a topic or partition of another node is answered with 307 and its address there. A call about a
+partitioned topic as a whole does something with each partition, and ``gathering.py`` asks their nodes for it. Calls about several
+topics of several nodes are refused, with the status 501.
+
 If there is a ``pulsar+sasl`` listener, admin calls require authentication, too: by a certificate, a token (``Authorization:
 Bearer``) or a password (``Authorization: Basic``), as the first such listener accepts them.
 
@@ -23,12 +27,13 @@ tests/pulsar/admin/test_rights.py,
 tests/pulsar/admin/test_subscriptions.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from broker.config.setting import InvalidSetting
 from broker.errors import Refusal
 from broker.network.work import ADMIN
+from broker.other_nodes import is_ssl
 from broker.pulsar import refusals
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entry import Entry
@@ -87,7 +92,7 @@ def route(
     def handle(call: Call) -> Answer:
         try:
             return handler(call)
-        except HttpError:
+        except (HttpError, refusals.Elsewhere):
             raise
         except Refusal as error:
             raise HttpError(status_of(error), error.message or type(error).__name__) from None
@@ -138,8 +143,7 @@ def web_urls(context: PulsarContext, call: Call) -> tuple[str, str]:
     """The URL by which the client reached this broker: in the first place without TLS, in the second with TLS; the other is
     empty."""
     host = call.headers.get("host", "")
-    ssl = any(listener.ssl for listener in context.config.listeners if listener.name == call.peer.listener)
-    return ("", f"https://{host}") if ssl else (f"http://{host}", "")
+    return ("", f"https://{host}") if is_ssl(context.config.listeners, call) else (f"http://{host}", "")
 
 
 def namespace_name(call: Call) -> str:
@@ -178,12 +182,40 @@ def loaded(context: PulsarContext, name: TopicName) -> Topic:
     return context.topics.get_or_create(name, create=False)
 
 
-def each_part(context: PulsarContext, name: TopicName) -> list[TopicName]:
+def parts_of(context: PulsarContext, name: TopicName) -> list[TopicName]:
     """The partitions of a partitioned topic; any other topic itself. Raises TopicNotFound."""
     partitions = context.topics.partitions(name)
     if partitions is None:
         raise refusals.TopicNotFound(f"Topic {name} not found")
     return [name.of_partition(number) for number in range(partitions)] if partitions else [name]
+
+
+def each_part(context: PulsarContext, name: TopicName) -> list[TopicName]:
+    """As ``parts_of``, for a call that does something with each. Raises TopicNotFound, and what ``check_together`` raises."""
+    parts = parts_of(context, name)
+    check_together(context, parts)
+    return parts
+
+
+class Scattered(HttpError):
+    """The topics are on several nodes. ``parts``: of a partitioned topic that the call names; none if it is about others."""
+
+    def __init__(self, parts: Sequence[TopicName] = ()) -> None:
+        super().__init__(501, "These topics are on several nodes: ask for one topic, or one partition, at a time.")
+        self.parts = parts
+
+
+def check_together(context: PulsarContext, parts: Sequence[TopicName]) -> None:
+    """Call it before anything is done to one of several topics: this node has to have all of them. Raises Elsewhere if another
+    node has, Scattered if they are on several nodes."""
+    nodes = context.logs.nodes
+    if nodes is None:
+        return
+    owners = {nodes.leader_of(*context.of_domain(part).partition_of(part)): part for part in parts}
+    if len(owners) > 1:
+        raise Scattered(parts if {part.whole for part in parts} == {parts[0].whole} else ())
+    for part in owners.values():
+        context.of_domain(part).check_here(part)
 
 
 def visible(context: PulsarContext, call: Call, topics: TopicRegistry | NonPersistentTopics) -> Iterable[TopicName]:

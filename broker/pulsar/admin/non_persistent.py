@@ -5,11 +5,12 @@ Calls that need a log or a cursor (positions, backlogs, policies of a topic, sch
 Tests: tests/pulsar/admin/test_non_persistent.py.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from broker.pulsar.admin.calls import (
+    check_together,
     name_to_create,
     number,
     partitions_to_create,
@@ -125,7 +126,8 @@ class NonPersistent:
     def delete_partitioned(self, call: Call) -> Answer:
         name = _name(call)
         require_topic(self._context, call, Operation.DELETE, name)
-        self._check_unused(self._parts(name), call)
+        if not call.flag("force"):
+            self._check_unused(self._parts(name), call)
         self._topics.delete_partitioned(name)
         return NO_CONTENT
 
@@ -151,7 +153,7 @@ class NonPersistent:
         parts = {str(topic.name): topic_stats(call, topic, self._rates) for topic in self._parts(name)}
         return json_answer(
             {
-                **{key: sum(part[key] for part in parts.values()) for key in _SUMMED},
+                **summed_passing([*parts.values()]),
                 "metadata": {"partitions": self._topics.partitions(name), "deleted": False},
                 "partitions": parts if call.flag("perPartition", True) else {},
             }
@@ -214,8 +216,14 @@ class NonPersistent:
         count = self._topics.partitions(name)
         if not count:
             return [self._found(name)]
+        check_together(self._context, [name.of_partition(number) for number in range(count)])
         topics = [self._topics.get(name.of_partition(number)) for number in range(count)]
         return [topic for topic in topics if topic is not None]
+
+
+def summed_passing(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The statistics of a partitioned topic."""
+    return {key: sum(part[key] for part in parts) for key in _SUMMED}
 
 
 def topic_stats(call: Call, topic: NonPersistentTopic, rates: Rates) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class Stats:
 
     def partitioned(self, call: Call) -> Answer:
         of_parts = {str(name): self._topic_stats(call, loaded(self._context, name)) for name in self._parts(call)}
-        total = _summed([*of_parts.values()])
+        total = summed([*of_parts.values()])
         total["metadata"] = {"partitions": len(of_parts), "deleted": False}
         total["partitions"] = of_parts if call.flag("perPartition", True) else {}
         return json_answer(total)
@@ -442,7 +442,7 @@ def _backlog_bytes(topic: Topic, offset: int) -> int:
     return log.size_bytes() * behind // messages if messages else 0
 
 
-def _summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """The statistics of a partitioned topic: sums of counters, and its subscriptions by name."""
     total: dict[str, Any] = {"publishers": [], "subscriptions": {}, "replication": {}}
     for part in parts:

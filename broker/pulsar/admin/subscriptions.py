@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from broker.network.work import INSPECTION
 from broker.pulsar.admin.calls import (
+    check_together,
     each_part,
     entry_at,
     json_object,
@@ -265,6 +266,7 @@ class Subscriptions:
         namespace, named = namespace_name(call), call.names.get("subscription")
         require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
+        check_together(self._context, self._context.topics.topics(namespace))
         for part in call.work.each(self._context.topics.topics(namespace)):
             for name in self._names(part):
                 if named in (None, name):
@@ -281,6 +283,9 @@ class Subscriptions:
         namespace, named = namespace_name(call), call.names["subscription"]
         require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
+        check_together(
+            self._context, [*self._context.topics.topics(namespace), *self._context.nonpersistent.topics(namespace)]
+        )
         subscriptions = []
         for part in call.work.each(self._context.topics.topics(namespace)):
             if named in self._names(part):

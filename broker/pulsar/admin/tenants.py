@@ -28,6 +28,7 @@ from typing import Any, Final
 import attrs
 
 from broker.pulsar.admin.calls import (
+    check_together,
     json_object,
     namespace_name,
     require_cluster,
@@ -275,6 +276,8 @@ class Tenants:
         namespace = namespace_name(call)
         require_tenant(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
+        topics = [*self._context.topics.topics(namespace), *self._context.nonpersistent.topics(namespace)]
+        check_together(self._context, topics)
         for topic in self._context.topics.loaded():
             if topic.name.namespace == namespace:
                 call.work.checkpoint()

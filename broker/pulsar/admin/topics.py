@@ -9,6 +9,7 @@ import attrs
 
 from broker.errors import StorageError
 from broker.pulsar.admin.calls import (
+    check_together,
     each_part,
     json_object,
     last_entry,
@@ -17,6 +18,7 @@ from broker.pulsar.admin.calls import (
     name_to_create,
     number,
     partitions_to_create,
+    parts_of,
     require_creation,
     require_existing,
     require_topic,
@@ -160,9 +162,11 @@ class Topics:
     def remove(self, name: TopicName, force: bool) -> None:
         """Delete a topic with all its partitions. Raises TopicNotFound; ConsumerBusy if it is in use, unless ``force`` is set."""
         topics = self._context.topics
-        parts = each_part(self._context, name)
-        if not force and any(topic.in_use for topic in map(topics.get, parts) if topic is not None):
-            raise ConsumerBusy("Topic has active producers/subscriptions")
+        parts = parts_of(self._context, name)
+        if not force:
+            check_together(self._context, parts)  # only the node of a partition knows who uses it
+            if any(topic.in_use for topic in map(topics.get, parts) if topic is not None):
+                raise ConsumerBusy("Topic has active producers/subscriptions")
         place = topics.place(parts[0])
         if place is not None:
             self._context.logs.delete_topic(place.info.name)
@@ -293,12 +297,15 @@ class Topics:
         self, call: Call, name: TopicName, change: Callable[[Mapping[str, str]], Mapping[str, str]]
     ) -> None:
         """All partitions share the properties."""
-        topic = loaded(self._context, each_part(self._context, name)[0])
+        topic = loaded(self._context, parts_of(self._context, name)[0])
 
         def changed(record: TopicRecord) -> TopicRecord:
             return attrs.evolve(record, properties=change(record.properties))
 
         waited_for(call, partial(self._context.topics.change, topic, changed))
+        nodes = self._context.logs.nodes
+        if nodes is not None:
+            nodes.settle()
 
 
 def _names(call: Call, names: Iterable[TopicName]) -> Answer:

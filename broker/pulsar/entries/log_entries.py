@@ -171,7 +171,8 @@ def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> b
 def _batches(region: FileRegion, offset: int) -> Iterable[tuple[BatchHeader, memoryview, FileRegion | None]]:
     """Header and bytes of each batch with ``offset`` or a later offset. Of a large entry only the beginning is read, and its
     place in the file is returned, too. Raises ProtocolError for bytes that are no batch or fail the CRC; OSError."""
-    for header, position, data in walk(region, _MOST_CHUNK, _needed):
+    # What is in the object store does not leave by sendfile: entries are kept, and the piece of the cache may be gone by then.
+    for header, position, data in walk(region, _MOST_CHUNK, _whole if region.file.is_remote else _needed):
         if len(data) == header.size:
             check_crc(data, 0, read_header(data))
             if header.last_offset >= offset:
@@ -179,6 +180,10 @@ def _batches(region: FileRegion, offset: int) -> Iterable[tuple[BatchHeader, mem
         elif header.last_offset >= offset:
             place = FileRegion(region.file, position, header.size)
             yield header, _prefix(header, data, place), place
+
+
+def _whole(header: BatchHeader) -> int:
+    return header.size
 
 
 def _needed(header: BatchHeader) -> int:

@@ -1,7 +1,8 @@
 """The commands about topics: lookup, partitions, lists and the last message id.
 
-- LOOKUP: the broker to which a client connects for a topic, which is always this broker. The answer has the address of the
-  listener that the client has used or names, and the address of the first listener that does the same with TLS, or without.
+- LOOKUP: the broker to which a client connects for a topic: this one, or the node that has the topic, where the client asks
+  again. The answer has the address of the listener that the client has used or names, and the address of the first listener that
+  does the same with TLS, or without.
 - PARTITIONED_METADATA: the number of partitions of a topic; 0 if it is not partitioned. Where topics are created on demand with
   partitions (``pulsar_auto_topic_partitions``), this command creates them. Otherwise PRODUCER and SUBSCRIBE do, and a missing
   topic has 0.
@@ -22,15 +23,17 @@ tests/pulsar/subscriptions/test_consuming.py.
 from functools import partial
 from typing import Any
 
+from broker.cluster.nodes import Node
 from broker.config import Listener
 from broker.errors import Refusal, StorageError
 from broker.network.service import Connection, Peer
 from broker.network.work import ADMIN
+from broker.part import as_reached
 from broker.pulsar.command import Call, Command, PulsarRequest, Type
 from broker.pulsar.consumer_calls import answering, consumer_of, subscription_of
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entry import Entry
-from broker.pulsar.refusals import InvalidTopicName, NotAllowed, ServiceNotReady, TopicNotFound, code_of
+from broker.pulsar.refusals import Elsewhere, InvalidTopicName, NotAllowed, ServiceNotReady, TopicNotFound, code_of
 from broker.pulsar.rights import may, require_creation, require_topic
 from broker.pulsar.subscriptions.locating import first_located, locate_last
 from broker.pulsar.topic_names import TopicName, check_namespace, parse_topic, topics_hash
@@ -56,12 +59,16 @@ def handle_lookup(call: Call) -> None:
     name = parse_topic(body.topic)
     context.topics.check_namespace(name)
     require_topic(context, connection, Operation.DESCRIBE, name)
-    plain, tls = service_urls(context, connection.peer, body.advertised_listener_name)
+    owner = owner_of(context, name)
+    if owner is not None and body.authoritative:
+        # Another node took this one for the topic's: one of them has not heard yet how many partitions the topic has.
+        raise ServiceNotReady("Another node has this topic; look it up again.")
+    plain, tls = service_urls(context, connection.peer, body.advertised_listener_name, owner)
     call.reply(
         Type.LOOKUP_RESPONSE,
         Response(
             request_id=body.request_id,
-            response=Response.LookupType.Connect,
+            response=Response.LookupType.Connect if owner is None else Response.LookupType.Redirect,
             authoritative=True,
             brokerServiceUrl=plain,
             brokerServiceUrlTls=tls,
@@ -70,21 +77,41 @@ def handle_lookup(call: Call) -> None:
     )
 
 
-def service_urls(context: PulsarContext, peer: Peer, named: str = "") -> tuple[str | None, str | None]:
+def owner_of(context: PulsarContext, name: TopicName) -> Node | None:
+    """The other node that has the topic; None: this one has it. Raises ServiceNotReady if that node is not there now."""
+    try:
+        context.of_domain(name).check_here(name)
+    except Elsewhere as elsewhere:
+        nodes = context.logs.nodes
+        owner = None if nodes is None else nodes.owner_of(elsewhere.topic, elsewhere.partition)
+        if owner is None:
+            raise ServiceNotReady("The node that has this topic is being started again.") from None
+        return owner
+    return None
+
+
+def service_urls(
+    context: PulsarContext, peer: Peer, named: str = "", node: Node | None = None
+) -> tuple[str | None, str | None]:
     """The URLs without and with TLS for this client; None where no listener has one. ``named``: the name of the listener that
-    the client asks for. Raises ServiceNotReady."""
+    the client asks for. ``node``: whose; None: this one's. Raises ServiceNotReady."""
     listener = context.listeners.get(named or peer.listener)
     if listener is None and named:
         raise ServiceNotReady(f"the broker do not have {named[:200]} listener")
     if listener is None:  # the client uses another protocol
         listener = next(iter(context.listeners.values()))
     other = next((each for each in context.listeners.values() if each.ssl != listener.ssl), None)
-    urls = {each.ssl: _url(context, each, peer) for each in (listener, other) if each is not None}
+    urls = {each.ssl: _url(context, each, peer, node) for each in (listener, other) if each is not None}
     return urls.get(False), urls.get(True)
 
 
-def _url(context: PulsarContext, listener: Listener, peer: Peer) -> str:
-    host, port = context.advertised(listener.name, peer)
+def _url(context: PulsarContext, listener: Listener, peer: Peer, node: Node | None) -> str:
+    if node is None:
+        host, port = context.advertised(listener.name, peer)
+    elif listener.name in node.endpoints:
+        host, port = as_reached(node.endpoints[listener.name], peer)
+    else:
+        raise ServiceNotReady(f"The node that has this topic has no listener {listener.name}.")
     host = f"[{host}]" if ":" in host else host
     return f"pulsar{'+ssl' * listener.ssl}://{host}:{port}"
 

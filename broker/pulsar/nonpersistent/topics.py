@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable
 from typing import Final
 
+from broker.cluster.nodes import Nodes, changing
 from broker.errors import StorageError
 from broker.metadata.catalogue import Catalogue
 from broker.network.quota import DeliveryQuota
@@ -21,7 +22,7 @@ from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.nonpersistent.subscription import NonPersistentSubscription, PassingConsumer
 from broker.pulsar.nonpersistent.topic import NonPersistentTopic
 from broker.pulsar.policies.store import PolicyLimits
-from broker.pulsar.refusals import NotAllowed, TooManyRequests, TopicNotFound
+from broker.pulsar.refusals import Elsewhere, NotAllowed, TooManyRequests, TopicNotFound
 from broker.pulsar.subscriptions.subscriptions import Join, check_consumers, check_subscriptions
 from broker.pulsar.subscriptions.waker import Waker
 from broker.pulsar.topic_names import NON_PERSISTENT, TopicName, kafka_name, parse_topic
@@ -52,9 +53,12 @@ class NonPersistentTopics:
         *,
         on_demand: Callable[[str], bool],
         quota: DeliveryQuota | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
         """``require_namespace`` raises TopicNotFound. ``on_demand``: whether clients create topics in a namespace, named
-        tenant/namespace, by using them. ``quota``: of clients; None if they have none."""
+        tenant/namespace, by using them. ``quota``: of clients; None if they have none. ``nodes``: set if other nodes have a part
+        of the topics."""
+        self._nodes = nodes
         self._catalogue = catalogue
         self._clock = clock
         self._waker = waker
@@ -69,12 +73,26 @@ class NonPersistentTopics:
 
     def load(self) -> None:
         """Read the catalogue. Raises StorageError."""
+        self._partitions = self._stored()
+
+    def _stored(self) -> dict[TopicName, int]:
+        """Raises StorageError."""
+        stored = {}
         for key, body in self._catalogue.load_documents(KIND):
             try:
                 partitions = json.loads(body)["partitions"]
             except (ValueError, KeyError, TypeError):
                 raise StorageError("The catalogue has a partitioned topic that cannot be read.") from None
-            self._partitions[parse_topic(f"{NON_PERSISTENT}://{key}").as_local] = partitions
+            stored[parse_topic(f"{NON_PERSISTENT}://{key}").as_local] = partitions
+        return stored
+
+    def reload(self) -> None:
+        """Put in force what another node has made of the catalogue. Raises StorageError."""
+        with self._lock:
+            before, self._partitions = self._partitions, self._stored()
+        for name in before.keys() - self._partitions.keys():
+            self._close_partitions(name, before[name])
+        self._close_renamed()
 
     # -- questions: never block -----------------------------------------------------------------------------------------
 
@@ -101,6 +119,18 @@ class NonPersistentTopics:
         is_partition = 0 <= name.partition < self._partitions.get(name.whole, 0)
         return kafka_name(name.whole if is_partition else name.as_local)
 
+    def partition_of(self, name: TopicName) -> tuple[str, int]:
+        """Which node has the topic depends on it: the name in Kafka that it would have, and the partition."""
+        is_partition = 0 <= name.partition < self._partitions.get(name.whole, 0)
+        return self.kafka_name(name), name.partition if is_partition else 0
+
+    def check_here(self, name: TopicName) -> None:
+        """Raises Elsewhere if another node has the topic."""
+        if self._nodes is not None:
+            topic, partition = self.partition_of(name)
+            if not self._nodes.has_partition(topic, partition):
+                raise Elsewhere(topic, partition)
+
     def topics(self, namespace: str) -> list[TopicName]:
         """All topics of a namespace, with each partition."""
         with self._lock:
@@ -123,12 +153,14 @@ class NonPersistentTopics:
             raise NotAllowed(f"{name} is a partitioned topic: name one of its partitions.")
         if name.partition >= self._partitions.get(name.whole, name.partition + 1):
             raise TopicNotFound(f"Topic {name.whole} has {self._partitions[name.whole]} partitions")
+        self.check_here(name)
         if not self.exists(name) and not (create and self._on_demand(name.namespace)):
             raise TopicNotFound(f"Topic {name} does not exist")
         return self.make(name)
 
     def make(self, name: TopicName) -> NonPersistentTopic:
-        """The topic, created if it does not exist. Raises TooManyRequests."""
+        """The topic, created if it does not exist. Raises TooManyRequests, Elsewhere."""
+        self.check_here(name)
         with self._lock:
             topic = self._topics.use(name)
             if topic is None:
@@ -143,7 +175,7 @@ class NonPersistentTopics:
 
     def create_partitioned(self, name: TopicName, partitions: int) -> None:
         """Raises TopicExists, NotAllowed, TooManyRequests."""
-        with self._making:
+        with changing(self._nodes, self.reload), self._making:
             if self.exists(name):
                 raise TopicExists("This topic already exists")
             if len(self._partitions) >= PARTITIONED_MAX:
@@ -152,7 +184,7 @@ class NonPersistentTopics:
 
     def add_partitions(self, name: TopicName, total: int) -> None:
         """Raises TopicNotFound, NotAllowed."""
-        with self._making:
+        with changing(self._nodes, self.reload), self._making:
             now = self._partitions.get(name)
             if now is None:
                 raise TopicNotFound(f"Topic {name} is not a partitioned topic")
@@ -162,11 +194,14 @@ class NonPersistentTopics:
 
     def delete_partitioned(self, name: TopicName) -> None:
         """Also closes the connected producers and consumers. Raises TopicNotFound."""
-        with self._making:
+        with changing(self._nodes, self.reload), self._making:
             count = self._partitions.get(name)
             if count is None:
                 raise TopicNotFound("Partitioned topic does not exist")
             self._write(name, None)
+        self._close_partitions(name, count)
+
+    def _close_partitions(self, name: TopicName, count: int) -> None:
         for number in range(count):
             topic = self.get(name.of_partition(number))
             if topic is not None:
@@ -197,6 +232,9 @@ class NonPersistentTopics:
                 self._partitions.pop(name, None)
             else:
                 self._partitions[name] = partitions
+        self._close_renamed()
+
+    def _close_renamed(self) -> None:
         for topic in self.loaded():
             # This topic has become a partition of another topic, so its clients need other rights.
             if topic.kafka_name != self.kafka_name(topic.name):

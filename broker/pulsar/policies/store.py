@@ -29,6 +29,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
+from broker.cluster.nodes import Nodes, changing
 from broker.errors import StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
@@ -57,8 +58,10 @@ _EFFECTIVE_MAX: Final = 20_000
 
 
 class PolicyStore:
-    def __init__(self, catalogue: Catalogue, broker: Policies = BROKER) -> None:
-        """``broker``: the policies where neither the topic nor the namespace sets any."""
+    def __init__(self, catalogue: Catalogue, broker: Policies = BROKER, nodes: Nodes | None = None) -> None:
+        """``broker``: the policies where neither the topic nor the namespace sets any. ``nodes``: set if other nodes change and
+        follow the same policies."""
+        self._nodes = nodes
         self.broker = broker
         self.on_change: list[Callable[[], None]] = []
         self._catalogue = catalogue
@@ -77,6 +80,13 @@ class PolicyStore:
                 self._stored[key] = decode(body)
         if gone:
             self._catalogue.alter_documents(gone)
+
+    def reload(self) -> None:
+        """Put in force what another node has made of the catalogue. Raises StorageError."""
+        with self._lock:
+            stored = {key: decode(body) for key, body in self._catalogue.load_documents(KIND)}
+            if stored != self._stored:
+                self._put(stored)
 
     def namespace(self, name: str) -> Policies:
         """The policies that are set for the namespace itself. ``name``: tenant/namespace."""
@@ -109,7 +119,7 @@ class PolicyStore:
 
     def replace_namespace(self, name: str, policies: Policies) -> None:
         """Set these policies, and remove all others."""
-        with self._lock:
+        with changing(self._nodes, self.reload), self._lock:
             self._write(f"namespace/{name}", None if policies == _NONE else policies)
 
     def set_topic(self, topic_id: UUID, **policies: Any) -> None:
@@ -117,7 +127,8 @@ class PolicyStore:
         self._set(f"topic/{topic_id}", policies)
 
     def remove_namespace(self, name: str) -> None:
-        self._remove(f"namespace/{name}")
+        with changing(self._nodes, self.reload):
+            self._remove(f"namespace/{name}")
 
     def forget(self, topic_id: UUID) -> None:
         """The topic has been deleted. Does not raise: if removing its policies fails, the next start removes them."""
@@ -127,7 +138,7 @@ class PolicyStore:
             log.warning("policies_not_removed", topic_id=str(topic_id), error=str(error))
 
     def _set(self, key: str, policies: dict[str, Any]) -> None:
-        with self._lock:
+        with changing(self._nodes, self.reload), self._lock:
             before = self._stored.get(key, _NONE)
             values = {
                 name: value(getattr(before, name)) if callable(value) else value for name, value in policies.items()
@@ -147,6 +158,9 @@ class PolicyStore:
             stored.pop(key, None)
         else:
             stored[key] = policies
+        self._put(stored)
+
+    def _put(self, stored: dict[str, Policies]) -> None:
         self._stored = stored
         self._effective = {}
         for tell in self.on_change:

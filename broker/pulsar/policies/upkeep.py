@@ -19,6 +19,9 @@ consumers of Pulsar's clients, nothing is appended to it, and it has no subscrip
 backlog. It is not loaded for this check. A topic that only Kafka's clients have used is never inactive, and a Kafka consumer does
 not keep a topic active. Upkeep thread; ``forget`` may be called by any thread.
 
+Of several nodes, each takes care of the partitions that it has, and only a topic whose partitions are all on one node is deleted
+when it is inactive.
+
 The functions for backlog quotas may be called by any thread. ``exceeded`` does not block if there is no limit of time; ``evict``
 blocks. The size of a backlog is an estimate that needs no reading: the bytes of the segments after the oldest offset that a
 durable subscription has not acknowledged, and the part of the segment with this offset that follows it, in proportion to offsets.
@@ -195,6 +198,8 @@ class InactiveTopics:
         """Check the topic. Returns None if it is active now or was active at the last look."""
         partitions = range(info.partitions)
         logs = [log for log in (self._logs.get(info.name, number) for number in partitions) if log is not None]
+        if len(logs) < info.partitions:  # another node has some: nobody knows whether the topic is used
+            return None
         names = [name.of_partition(number) for number in partitions] if self._topics.is_partitioned(info) else [name]
         seen = self._seen.pop(info.topic_id, None)
         if self._topics.record(name) is None or not all(map(partial(self._is_idle, when), names, logs)):

@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from broker.errors import Refusal, StorageError
+from broker.network.work import BULK, VALIDATION
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.dispatch.rate_limit import DispatchRate
@@ -40,7 +41,7 @@ from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import Send, UsualSend, crc_matches, read_send
 
 # How long (s) handlers make the appends after a slow append: the disk is busy writing back.
-_SLOW_FOR_S = 1.0
+SLOW_FOR_S = 1.0
 
 _new = tuple.__new__
 _length = struct.Struct(">I").unpack_from
@@ -117,6 +118,15 @@ def _producer_id(frames: memoryview, start: int) -> int:
         return -1
     low = frames[start]
     return low if low <= 0x7F else low & 0x7F | frames[start + 1] << 7
+
+
+def lane_while_stuck(state: PulsarConnection | None, frames: memoryview) -> str | None:
+    """The lane of SENDs while an append does not return, so that most handlers are kept for other commands: one for those to that
+    log, by the first of them, and one for those to others, which may be on the same disk. None: they need no disk."""
+    producer = None if state is None else state.producers.get(_producer_id(frames, 0))
+    if producer is None or not isinstance(producer.topic, Topic):
+        return None
+    return BULK if producer.topic.log.is_stuck else VALIDATION
 
 
 def _refusal(context: PulsarContext, state: PulsarConnection, topic: AnyTopic) -> Refusal | None:
@@ -355,7 +365,7 @@ def _append_together(context: PulsarContext, state: PulsarConnection, topic: Top
             context.deduplications.save(topic)
         tail.end_append()
     if log.state.slow_until > context.appends_slow_until:
-        context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
+        context.appends_slow_until = context.clock.monotonic() + SLOW_FOR_S
     if topic.publish_rate.limited:
         _count(context, state, topic.publish_rate, accepted)
     state.owe(len(accepted))

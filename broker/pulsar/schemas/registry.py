@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
+from broker.cluster.nodes import Nodes, changing
 from broker.errors import StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
@@ -50,7 +51,9 @@ _NO_VERSIONS: Final = _Versions((), ())
 
 
 class SchemaRegistry:
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, nodes: Nodes | None = None) -> None:
+        """``nodes``: set if other nodes have partitions of the same topics."""
+        self._nodes = nodes
         self._catalogue = catalogue
         self._topics: dict[UUID, _Versions] = {}
         self._lock = Lock()
@@ -68,8 +71,17 @@ class SchemaRegistry:
         if gone:
             self._catalogue.alter_documents(gone)
         for topic_id, stored in stored_by_topic.items():
-            stored.sort(key=lambda version: version.version)
-            self._topics[topic_id] = _Versions(stored, [identity(version.schema) for version in stored])
+            self._topics[topic_id] = _in_order(stored)
+
+    def reload(self) -> None:
+        """Put in force what another node has made of the catalogue. Raises StorageError."""
+        with self._lock:
+            keys: dict[UUID, list[bytes]] = {}
+            for key, body in self._catalogue.load_documents(KIND):
+                keys.setdefault(UUID(key.partition("/")[0]), []).append(body)
+            for topic_id, bodies in keys.items():
+                if len(bodies) != len(self._of(topic_id).stored):  # versions are only added
+                    self._topics[topic_id] = _in_order(list(map(decode, bodies)))
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +132,7 @@ class SchemaRegistry:
         version = self.find(topic_id, schema)
         if version is not None:
             return version
-        with self._lock:
+        with changing(self._nodes, self.reload), self._lock:
             version = self.find(topic_id, schema)
             if version is not None:
                 return version
@@ -135,7 +147,7 @@ class SchemaRegistry:
 
     def delete(self, topic_id: UUID, now_ms: int, user: str = "") -> int | None:
         """Delete the topic's schema. Returns the version that marks this; None: the topic had no schema."""
-        with self._lock:
+        with changing(self._nodes, self.reload), self._lock:
             if not self._of(topic_id).current:
                 return None
             return self._append(topic_id, Schema(0, b""), now_ms, user, deleted=True)
@@ -162,6 +174,11 @@ class SchemaRegistry:
 
     def _of(self, topic_id: UUID) -> _Versions:
         return self._topics.get(topic_id, _NO_VERSIONS)
+
+
+def _in_order(stored: list[StoredSchema]) -> _Versions:
+    stored.sort(key=lambda version: version.version)
+    return _Versions(stored, [identity(version.schema) for version in stored])
 
 
 def _key(topic_id: UUID, version: int) -> str:

@@ -240,6 +240,17 @@ def stored_position(state: bytes) -> int:
     return position
 
 
+def cut_state(state: bytes, end: int) -> bytes:
+    """A stored cursor without what it says about ``end`` and later offsets, which a log has lost. Raises StorageError."""
+    before = Cursor.decode(state)
+    starts, ends = before.acknowledged.snapshot().bounds()
+    ranges = [(start, min(stop, end)) for start, stop in zip(starts, ends, strict=True) if start < end]
+    parts = [(first, part.records, part.remaining) for first, part in before.acknowledged.parts.items() if first < end]
+    after = Cursor(min(before.acknowledged_before, end), before.properties)
+    after._acknowledged.restore(ranges, parts)
+    return after.encode()
+
+
 def _take(state: bytes, at: int, size: int) -> bytes:
     if at + size > len(state):
         raise ValueError("it ends inside of a field")

@@ -7,7 +7,7 @@ Any thread. The lock guards the tables of topics; it is taken below a subscripti
 """
 
 import uuid
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
 from broker.errors import StorageError
@@ -64,11 +64,18 @@ class CursorStore:
         self._unused: dict[tuple[uuid.UUID, int], dict[str, _Unused]] = {}
         self._topics: set[uuid.UUID] = set()  # topics that may have cursors
 
-    def open(self, topic_ids: Container[uuid.UUID]) -> None:
-        """Load all cursors. Cursors of topics that no longer exist are deleted: the broker died between the deletions."""
+    def open(
+        self,
+        topic_ids: Container[uuid.UUID],
+        is_here: Callable[[uuid.UUID, int], bool] = lambda topic_id, partition: True,
+    ) -> None:
+        """Load all cursors, but not those of partitions that another node has. Cursors of topics that no longer exist are
+        deleted: the broker died between the deletions."""
         gone = set()
         for row in self._catalogue.load_cursors():
             if row.topic_id in topic_ids:
+                if not is_here(row.topic_id, row.partition):
+                    continue
                 self._topics.add(row.topic_id)
                 unused = _Unused((row.topic_id, row.partition, row.subscription), row.state, is_saved=True)
                 self._unused.setdefault((row.topic_id, row.partition), {})[row.subscription] = unused

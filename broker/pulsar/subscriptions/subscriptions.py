@@ -212,9 +212,14 @@ class Subscriptions:
             PartThread("pulsar-waker", self.waker, waited_for=True),
         ]
 
-    def open(self, topic_ids: Container[uuid.UUID]) -> None:
-        """Load the cursors. ``topic_ids``: the ids of all existing topics. Raises StorageError."""
-        self.store.open(topic_ids)
+    def open(
+        self,
+        topic_ids: Container[uuid.UUID],
+        is_here: Callable[[uuid.UUID, int], bool] = lambda topic_id, partition: True,
+    ) -> None:
+        """Load the cursors. ``topic_ids``: the ids of all existing topics. ``is_here``: whether this node has a partition of
+        one of them. Raises StorageError."""
+        self.store.open(topic_ids, is_here)
 
     def close(self) -> None:
         """Write all remaining changes. The threads have ended."""

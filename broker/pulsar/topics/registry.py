@@ -12,21 +12,27 @@ Any thread. Methods that say so may block, because a topic is made or the catalo
 its table and is held for moments only. The registry holds ``_making`` while it makes a topic, so that two clients that ask for
 the same topic make it once; the documents hold theirs while ``ensure`` or ``new_record`` blocks. Only the writer's thread changes
 existing documents, so that they are written in the order of their changes.
+
+Of several nodes, only the one with a topic's first partition changes the topic's document; the others read it anew then
+(``reload``). The epochs of exclusive producers belong to partitions, so the node of a partition writes a document of its own for
+them. Ledger ids, and documents of topics that Pulsar had not used, are made while no other node makes any.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from uuid import UUID
 
 import attrs
 
+from broker.cluster.nodes import Nodes
 from broker.errors import StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue, Change
 from broker.metadata.writer import CatalogueWriter, Done
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.producers.producers import Producers
-from broker.pulsar.refusals import NamespaceFull, NotAllowed, TopicNotFound
+from broker.pulsar.refusals import Elsewhere, NamespaceFull, NotAllowed, TopicNotFound
 from broker.pulsar.topic_names import TopicName, check_legal, kafka_name, pulsar_name
 from broker.pulsar.topics.topic import LoadedTopics, Topic, TopicRecord
 from broker.runtime.clock import Clock
@@ -38,13 +44,18 @@ from broker.storage.log_manager import LogManager
 from broker.storage.refusals import TopicExists
 
 KIND = "pulsar-topic"
+# Of several nodes: the epoch of a partition's exclusive producers, by the topic's id and the partition.
+EPOCH_KIND = "pulsar-topic-epoch"
 _COUNTER = "pulsar-next-ledger"
 _BLOCK = 64
 
 
 class TopicDocuments:
-    def __init__(self, catalogue: Catalogue, writer: CatalogueWriter) -> None:
-        """``writer`` makes all changes of existing documents, in the order of the requests."""
+    def __init__(self, catalogue: Catalogue, writer: CatalogueWriter, nodes: Nodes | None = None) -> None:
+        """``writer`` makes all changes of existing documents, in the order of the requests. ``nodes``: set if there are other
+        nodes."""
+        self._nodes = nodes
+        self._bodies: dict[str, bytes] = {}  # of several nodes: as they were last read, by key
         self._catalogue = catalogue
         self._writer = writer
         self._records: dict[UUID, TopicRecord] = {}
@@ -63,8 +74,34 @@ class TopicDocuments:
                 self._records[topic_id] = decode(body)
             else:
                 gone.append((KIND, key, None))
+        for key, body in self._catalogue.load_documents(EPOCH_KIND):
+            topic, _, partition = key.partition("/")
+            record = self._records.get(UUID(topic))
+            if record is None:
+                gone.append((EPOCH_KIND, key, None))
+            else:
+                self._records[UUID(topic)] = with_epoch(record, int(partition), int(body))
         if gone:
             self._catalogue.alter_documents(gone)
+
+    def reload(self, is_first_here: Callable[[UUID], bool]) -> dict[UUID, TopicRecord]:
+        """Read what other nodes have made of the catalogue, and return the records that are new or different. ``is_first_here``:
+        whether this node has the topic's first partition, so that it alone changes the document. Raises StorageError."""
+        different: dict[UUID, TopicRecord] = {}
+        bodies = dict(self._catalogue.load_documents(KIND))
+        with self._lock:
+            for key, body in bodies.items():
+                if self._bodies.get(key) == body:
+                    continue
+                topic_id = UUID(key)
+                known = self._records.get(topic_id)
+                if known is None or not is_first_here(topic_id):
+                    record = decode(body)
+                    for partition, epoch in ({} if known is None else known.epochs).items():
+                        record = with_epoch(record, partition, epoch)
+                    self._records[topic_id] = different[topic_id] = record
+            self._bodies = bodies
+        return different
 
     def get(self, topic_id: UUID) -> TopicRecord | None:
         return self._records.get(topic_id)
@@ -77,7 +114,7 @@ class TopicDocuments:
 
     def new_record(self, *, partitioned: bool, properties: Mapping[str, str] | None = None) -> TopicRecord:
         """A record for a topic that is about to be made. Raises StorageError."""
-        with self._making:
+        with self._alone(), self._making:
             return TopicRecord(self._take_ledger(), partitioned, dict(properties or {}))
 
     def adding(self, topic_id: UUID, record: TopicRecord) -> Change:
@@ -96,7 +133,9 @@ class TopicDocuments:
         record = self._records.get(topic_id)
         if record is not None:
             return record
-        with self._making:
+        with self._alone(), self._making:
+            if self._nodes is not None:  # another node may have made it
+                self.reload(lambda _: True)
             record = self._records.get(topic_id)
             if record is None:
                 record = TopicRecord(self._take_ledger())
@@ -105,12 +144,19 @@ class TopicDocuments:
                     self._records[topic_id] = record
         return record
 
-    def forget(self, topic_id: UUID) -> None:
-        """The topic has been deleted. Raises StorageError; then the next start removes the document."""
+    def forget(self, topic_id: UUID, *, removed_elsewhere: bool = False) -> None:
+        """The topic has been deleted. ``removed_elsewhere``: another node removes the document. Raises StorageError; then the
+        next start removes it."""
         with self._lock:
             known = self._records.pop(topic_id, None)
-        if known is not None:
+        if known is not None and not removed_elsewhere:
             self._catalogue.alter_documents([(KIND, str(topic_id), None)])
+            if self._nodes is not None:
+                self._catalogue.delete_documents(EPOCH_KIND, f"{topic_id}/")
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """No other node makes documents meanwhile. May wait."""
+        return nullcontext() if self._nodes is None else self._nodes.changing_topics()
 
     def _take_ledger(self) -> int:
         if self._next_ledger >= self._block_ends:
@@ -123,9 +169,24 @@ class TopicDocuments:
 
     # -- changing documents ------------------------------------------------------------------------------------------------
 
-    def change(self, topic_id: UUID, change: Callable[[TopicRecord], TopicRecord], done: Done) -> TopicRecord | None:
+    def save_epoch(self, topic_id: UUID, partition: int, epoch: int, done: Done) -> TopicRecord | None:
+        """As ``change``, of the epoch of a partition's exclusive producers."""
+
+        def write(catalogue: Catalogue) -> None:
+            latest = self._records.get(topic_id)
+            if latest is not None:
+                saved = str(latest.epochs[partition]).encode()
+                catalogue.alter_documents([(EPOCH_KIND, f"{topic_id}/{partition}", saved)])
+
+        own = None if self._nodes is None else write
+        return self.change(topic_id, lambda record: with_epoch(record, partition, epoch), done, own)
+
+    def change(
+        self, topic_id: UUID, change: Callable[[TopicRecord], TopicRecord], done: Done, write: Change | None = None
+    ) -> TopicRecord | None:
         """Change a record, now in memory and soon in the catalogue: ``done`` is called on the writer's thread then. Never
-        blocks. Returns the new record; None if the topic has been deleted, and then ``done`` gets an error at once."""
+        blocks. Returns the new record; None if the topic has been deleted, and then ``done`` gets an error at once. ``write``:
+        what writes it; None: its document is written."""
         with self._lock:
             before = self._records.get(topic_id)
             record = None if before is None else change(before)
@@ -135,14 +196,20 @@ class TopicDocuments:
             done(StorageError("the topic has been deleted"))
             return None
 
-        def write(catalogue: Catalogue) -> None:
+        def write_document(catalogue: Catalogue) -> None:
             # The present record, which may be newer; only this thread writes it.
             latest = self._records.get(topic_id)
             if latest is not None:
                 catalogue.alter_documents([(KIND, str(topic_id), encode(latest))])
 
-        self._writer.change(write, done)
+        self._writer.change(write_document if write is None else write, done)
         return record
+
+
+def with_epoch(record: TopicRecord, partition: int, epoch: int) -> TopicRecord:
+    """Of several epochs of a partition, the highest counts."""
+    highest = max(epoch, record.epochs.get(partition, -1))
+    return attrs.evolve(record, epochs={**record.epochs, partition: highest})
 
 
 def encode(record: TopicRecord) -> bytes:
@@ -237,6 +304,20 @@ class TopicRegistry:
         if info is None or self.is_partitioned(info):
             return None
         return Place(info, 0, name)
+
+    def partition_of(self, name: TopicName) -> tuple[str, int]:
+        """The partition of Kafka that this name opens or would make: which node has the topic depends on it. For the name of a
+        partitioned topic, its first partition."""
+        place = self.place(name)
+        return (kafka_name(name.as_local), 0) if place is None else (place.info.name, place.partition)
+
+    def check_here(self, name: TopicName) -> None:
+        """Raises Elsewhere if another node has the topic."""
+        nodes = self._logs.nodes
+        if nodes is not None:
+            topic, partition = self.partition_of(name)
+            if not nodes.has_partition(topic, partition):
+                raise Elsewhere(topic, partition)
 
     def kafka_name(self, name: TopicName) -> str:
         """The name in Kafka of the topic that this name opens or would make; rights are checked for that name.
@@ -337,6 +418,7 @@ class TopicRegistry:
         self.check_namespace(name)
         if not name.persistent:
             raise NotAllowed("This can be done with persistent topics only.")
+        self.check_here(name)
         place = self.place(name)
         if place is None:
             if not (create and self.creation(name.namespace).on_demand):
@@ -355,7 +437,13 @@ class TopicRegistry:
                     raise NotAllowed(f"{name} is a partitioned topic: name one of its partitions.")
                 raise TopicNotFound(f"Topic {name.whole} has {info.partitions} partitions")
             local = name.as_local
-            return Place(self._make(kafka_name(local), 1, partitioned=False), 0, local)
+            try:
+                return Place(self._make(kafka_name(local), 1, partitioned=False), 0, local)
+            except TopicExists:  # another node has just made it
+                place = self.place(local)
+                if place is None:
+                    raise
+                return place
 
     def _load(self, place: Place) -> Topic:
         """By one thread at a time, so that no topic is loaded twice."""
@@ -363,6 +451,7 @@ class TopicRegistry:
             topic = self._topics.get(place.name)
             if topic is not None:
                 return topic
+            self.check_here(place.name)
             record = self._documents.ensure(place.info.topic_id)
             store = self._logs.get(place.info.name, place.partition)
             if store is None:
@@ -389,22 +478,27 @@ class TopicRegistry:
     def change(self, topic: Topic, change: Callable[[TopicRecord], TopicRecord], done: Done) -> None:
         """Change the record of this partition's topic, then call ``done`` on the writer's thread. Never blocks."""
         topic_id = topic.log.topic_id
-        record = self._documents.change(topic_id, change, done)
+        self._changed(topic_id, self._documents.change(topic_id, change, done))
+
+    def _changed(self, topic_id: UUID, record: TopicRecord | None) -> None:
         if record is not None:
             for each in self.loaded():
                 if each.log.topic_id == topic_id:
                     each.record = record
 
+    def reload(self) -> None:
+        """Read the documents that other nodes have made or changed. May block. Raises StorageError."""
+        for topic_id, record in self._documents.reload(self._is_first_here).items():
+            self._changed(topic_id, record)
+
+    def _is_first_here(self, topic_id: UUID) -> bool:
+        info = self._logs.topic_by_id(topic_id)
+        return info is not None and (info.name, 0) in self._logs.partitions
+
     def save_epoch(self, topic: Topic, epoch: int, done: Done) -> None:
         """Make the epoch of a topic's exclusive producers durable, then call ``done`` on the writer's thread. Never blocks."""
-        partition = topic.log.partition
-        self.change(
-            topic,
-            lambda record: attrs.evolve(
-                record, epochs={**record.epochs, partition: max(epoch, record.epochs.get(partition, -1))}
-            ),
-            done,
-        )
+        topic_id = topic.log.topic_id
+        self._changed(topic_id, self._documents.save_epoch(topic_id, topic.log.partition, epoch, done))
 
     def open(self) -> None:
         """End the logs of terminated topics. Called once, after the documents have been loaded."""
@@ -456,7 +550,9 @@ class TopicRegistry:
             if topic.log.topic_id == info.topic_id:
                 self._close(topic, deleted=True)
         try:
-            self._documents.forget(info.topic_id)
+            nodes = self._logs.nodes
+            elsewhere = nodes is not None and not nodes.has_partition(info.name, 0)
+            self._documents.forget(info.topic_id, removed_elsewhere=elsewhere)
         except StorageError as error:  # the next start removes it
             log.error("topic_document_not_removed", topic=info.name, error=str(error))
 

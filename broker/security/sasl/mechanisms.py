@@ -17,11 +17,13 @@ import hmac
 from collections.abc import Mapping
 from functools import partial
 from ipaddress import ip_address
+from typing import Protocol
 
 from broker.config import BrokerConfig, Listener
 from broker.config.security_settings import OAUTHBEARER, PLAIN
 from broker.errors import ConfigError
 from broker.log import get_logger
+from broker.metadata.catalogue import CredentialRow
 from broker.runtime import Runtime
 from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
@@ -60,10 +62,16 @@ class PlainExchange:
 _NONCE_BYTES = 24
 
 
+class Finding(Protocol):
+    """The part of ``Credentials`` that SCRAM needs."""
+
+    def find(self, user: str, mechanism: str) -> tuple[CredentialRow, bool]: ...
+
+
 class ScramExchange:
     slow = False
 
-    def __init__(self, mechanism: str, credentials: Credentials, entropy: Entropy) -> None:
+    def __init__(self, mechanism: str, credentials: Finding, entropy: Entropy) -> None:
         self._mechanism = mechanism
         self._credentials = credentials
         self._entropy = entropy

@@ -11,7 +11,6 @@ A command that dies releases nothing. So a pinned backup is released after ``LEA
 removes the files.
 """
 
-import importlib.metadata
 from collections.abc import Callable
 
 from broker.errors import Refusal, StorageError
@@ -67,6 +66,11 @@ class Backups:
 
     def begin(self) -> tuple[str, str]:
         """Pin a backup. Returns its id and the directory in which it is. Raises BackupRefused, StorageError."""
+        if self._logs.nodes is not None:
+            raise BackupRefused(
+                "A running broker is backed up only if it is the only one: of several nodes, stop them and copy the data "
+                "directory, or start one broker on it, without --nodes."
+            )
         backup_id = self._entropy.uuid().hex
         with self._lock:
             if self._pinned is not None:
@@ -133,8 +137,10 @@ class Backups:
             for topic in staging.deleted:
                 copy.delete_topic(topic)
             copy.close()
-        version = importlib.metadata.version("reactor-broker")
-        return len(staging.finish(backup_id, taken_ms, self._cluster_id, version).partitions)
+        from importlib.metadata import version  # which imports 30 modules
+
+        finished = staging.finish(backup_id, taken_ms, self._cluster_id, version("reactor-broker"))
+        return len(finished.partitions)
 
     def _saved(self) -> dict[str, Offsets]:
         saved = {}

@@ -14,6 +14,7 @@ Tests: tests/process/test_backup.py.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import attrs
 
@@ -37,6 +38,7 @@ from broker.storage.backup.layout import (
 )
 from broker.storage.data_directory import CATALOGUE, LOCK, RESTORING
 from broker.storage.partition_dir import directory_name
+from broker.storage.tier.detach import detach
 
 # Called with the number of bytes that were copied or read since the last call. It may raise.
 Tick = Callable[[int], None]
@@ -135,7 +137,7 @@ def _remove_others(disk: Disk, data: str, wanted: Iterable[str]) -> None:
 
 
 # More ids than a broker may have assigned since the backup; there are 2**63.
-_PRODUCER_IDS = 1 << 32
+PRODUCER_IDS = 1 << 32
 # In a data directory that counts as empty.
 _MAY_BE_THERE = {"lost+found", LOCK}
 
@@ -165,29 +167,54 @@ def verify(disk: Disk, backup: str, tick: Tick = lambda _: None) -> tuple[Manife
     return manifest, problems
 
 
-def restore(disk: Disk, backup: str, data_dir: str, tick: Tick = lambda _: None) -> Manifest:
+class Source(Protocol):
+    """A backup that is restored. ``name``: where it is."""
+
+    name: str
+
+    def manifest(self) -> Manifest:
+        """Raises BadBackup, OSError."""
+
+    def copy(self, number: int, file: StoredFile, target: str, tick: Tick) -> int:
+        """Make file ``number`` of the manifest the durable content of ``target``. Returns its CRC-32C. Raises OSError."""
+
+
+class DirectoryBackup:
+    """``Source``: a backup in a directory."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.name = directory
+        self._disk = disk
+
+    def manifest(self) -> Manifest:
+        return read_manifest(self._disk, self.name)
+
+    def copy(self, number: int, file: StoredFile, target: str, tick: Tick) -> int:
+        return copying.copy_file(f"{self.name}/{DATA}/{file.path}", target, file.size, tick)
+
+
+def restore(disk: Disk, backup: Source, data_dir: str, tick: Tick = lambda _: None) -> Manifest:
     """Make ``data_dir``, which is missing or empty, a copy of the backup's data. Raises ConfigError, BadBackup, OSError.
 
     An attempt that has failed leaves ``RESTORING`` there, and another attempt continues in its place.
     """
-    manifest = read_manifest(disk, backup)
-    _check_empty(disk, data_dir)
+    manifest = backup.manifest()
+    check_empty(disk, data_dir)
     copying.make_private_directory(data_dir)
-    lock = _lock(disk, data_dir)
+    lock = lock_new(disk, data_dir)
     try:
         marker = f"{data_dir}/{RESTORING}"
         disk.open(marker, create=True).close()
         disk.sync_dir(data_dir)
-        for file in manifest.files:
+        for number, file in enumerate(manifest.files):
             target = f"{data_dir}/{file.path}"
             directory = target.rpartition("/")[0]
             if not disk.exists(directory):
                 copying.make_private_directory(directory)
                 copying.give_to_owner_of(data_dir, directory)
-            checksum = copying.copy_file(f"{backup}/{DATA}/{file.path}", target, file.size, tick)
-            if checksum != file.checksum:
+            if backup.copy(number, file, target, tick) != file.checksum:
                 raise BadBackup(
-                    f"{backup}/{DATA}/{file.path} is damaged: its checksum differs. Restore another backup."
+                    f"{backup.name}/{DATA}/{file.path} is damaged: its checksum differs. Restore another backup."
                 )
             copying.give_to_owner_of(data_dir, target)
         for directory in sorted({f"{data_dir}/{file.path}".rpartition("/")[0] for file in manifest.files}):
@@ -201,18 +228,20 @@ def restore(disk: Disk, backup: str, data_dir: str, tick: Tick = lambda _: None)
     return manifest
 
 
-def _check_empty(disk: Disk, data_dir: str) -> None:
+def check_empty(disk: Disk, data_dir: str) -> None:
+    """Raises ConfigError unless the directory is missing, empty, or what an unfinished attempt has left. OSError."""
     if not disk.exists(data_dir):
         return
     names = set(disk.listdir(data_dir)) - _MAY_BE_THERE
     if names and RESTORING not in names:
         raise ConfigError(
             f"Choose another data directory: {data_dir} is not empty (it has {min(names)!r}). "
-            "A backup is restored into a new directory, never over data."
+            "What is restored goes into a new directory, never over data."
         )
 
 
-def _lock(disk: Disk, data_dir: str) -> File:
+def lock_new(disk: Disk, data_dir: str) -> File:
+    """Raises ConfigError if a broker uses it, OSError."""
     try:
         return disk.lock(f"{data_dir}/{LOCK}")
     except BlockingIOError:
@@ -225,12 +254,19 @@ def _finish_catalogue(disk: Disk, data_dir: str, manifest: Manifest) -> None:
     catalogue = SqliteCatalogue(path)
     try:
         known = {row.name for row in catalogue.topics()}
-        catalogue.allocate_producer_ids(_PRODUCER_IDS)
+        catalogue.allocate_producer_ids(PRODUCER_IDS)
+        detach(catalogue)
     finally:
         catalogue.close()
-    for suffix in ("", "-wal", "-shm"):
-        if disk.exists(path + suffix):
-            copying.give_to_owner_of(data_dir, path + suffix)
+    give_catalogue(disk, data_dir)
     lost = {each.topic for each in manifest.plan.partitions} - known
     if lost:
         raise BadBackup(f"The catalogue of the backup lacks the topic {min(lost)!r}.")
+
+
+def give_catalogue(disk: Disk, data_dir: str) -> None:
+    """Hand a catalogue that root has made to the owner of the directory."""
+    path = f"{data_dir}/{CATALOGUE}"
+    for suffix in ("", "-wal", "-shm"):
+        if disk.exists(path + suffix):
+            copying.give_to_owner_of(data_dir, path + suffix)

@@ -129,13 +129,16 @@ class Manifest:
     files: tuple[StoredFile, ...]
 
 
-def write_manifest(disk: Disk, directory: str, manifest: Manifest) -> None:
-    """Complete the backup, durably. Raises OSError."""
+def manifest_text(manifest: Manifest) -> str:
     plan = manifest.plan.to_json()
     del plan["files"]
     files = [file.to_json() for file in manifest.files]
-    text = json.dumps({"format": FORMAT, **plan, "stored": files}, separators=(",", ":"))
-    replace_text(disk, f"{directory}/{MANIFEST}", text)
+    return json.dumps({"format": FORMAT, **plan, "stored": files}, separators=(",", ":"))
+
+
+def write_manifest(disk: Disk, directory: str, manifest: Manifest) -> None:
+    """Complete the backup, durably. Raises OSError."""
+    replace_text(disk, f"{directory}/{MANIFEST}", manifest_text(manifest))
     disk.remove(f"{directory}/{JOURNAL}")
     disk.sync_dir(directory)
 
@@ -150,16 +153,21 @@ def read_manifest(disk: Disk, directory: str) -> Manifest:
         if disk.exists(f"{directory}/{JOURNAL}"):
             raise BadBackup(f"{directory} is a backup that was not finished: run `broker backup {directory}` again.")
         raise BadBackup(f"{directory} is not a backup: it has no {MANIFEST}.")
+    return manifest_from_text(text, directory)
+
+
+def manifest_from_text(text: str, place: str) -> Manifest:
+    """``place`` is where the backup is. Raises BadBackup."""
     try:
         fields = json.loads(text)
         if fields["format"] != FORMAT:
             raise BadBackup(
-                f"{directory} has format {fields['format']}, and this version of the broker reads {FORMAT} only."
+                f"{place} has format {fields['format']}, and this version of the broker reads {FORMAT} only."
             )
         stored = tuple(_stored(each) for each in fields["stored"])
         return Manifest(plan_from_json({**fields, "files": []}), stored)
     except (ValueError, KeyError, TypeError) as error:
-        raise BadBackup(f"{directory}/{MANIFEST} is damaged: {error}.") from error
+        raise BadBackup(f"{place}/{MANIFEST} is damaged: {error}.") from error
 
 
 def journal_line(file: StoredFile) -> str:

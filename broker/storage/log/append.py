@@ -45,6 +45,7 @@ from protocol.kafka.records.batch import (
 )
 from protocol.kafka.records.record_scan import check_shape
 from protocol.kafka.records.records import SMALLEST_RECORD
+from protocol.kafka.runs import Taken, usual_in_c
 
 # A write to the page cache takes microseconds. If two in a row took this long, or a single write took ten times as long, writes
 # are being throttled, and the next ones will be, too. A single slow write may have waited for a CPU: so did 2 of 1,000 writes
@@ -57,14 +58,48 @@ _USUAL = frozenset(codec | bit for codec in range(LARGEST_CODEC + 1) for bit in 
 # After this many bytes the operating system is asked to begin to write them (``Flusher.begin_soon``).
 _BEGIN_BYTES = 4 * 1024 * 1024
 
-# The position in the write and the header of each batch; how many bytes they have; the largest of their timestamps; and whether
-# a producer has numbered any.
-Taken = tuple[list[tuple[int, Header]], int, int, bool]
-_NOTHING: Taken = ([], 0, -1, False)
-
 _STAMP = struct.Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
 _unpack = HEADER.unpack_from
 _new_info = tuple.__new__
+
+
+def usual_python(run: Sequence[memoryview], earliest: int, latest: int, max_batch: int) -> Taken:
+    """The first batches of ``run`` that need no more than these checks to be stored as they are. Their timestamps are from
+    ``earliest`` to ``latest``, and none has more than ``max_batch`` bytes."""
+    taken: list[tuple[int, Header]] = []
+    total, newest = 0, -1
+    is_numbered = False
+    try:
+        for records in run:
+            header: Header = _unpack(records)
+            _, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, producer, epoch, sequence, count = header
+            size = len(records)
+            if not (
+                length + LOG_OVERHEAD == size <= max_batch
+                and magic == MAGIC
+                and attributes in _USUAL
+                and last_delta == count - 1
+                # As many records as fit without compression. A batch that claims more is examined.
+                and 0 < count * SMALLEST_RECORD <= size - HEADER_SIZE
+                and earliest <= base_ts <= latest
+                and earliest <= max_ts <= latest
+                and ((sequence >= 0 and epoch >= 0) if producer >= 0 else not attributes & TRANSACTIONAL)
+                and crc32c(records[CRC_START:]) == crc
+            ):
+                break
+            check_shape(records[HEADER_SIZE:], attributes & COMPRESSION_MASK, count)
+            taken.append((total, header))
+            total += size
+            if max_ts > newest:
+                newest = max_ts
+            if producer >= 0:
+                is_numbered = True
+    except (struct.error, ProtocolError):  # no header, or records of another shape
+        pass
+    return taken, total, newest, is_numbered
+
+
+usual = usual_python if usual_in_c is None else usual_in_c
 
 
 class AppendInfo(NamedTuple):
@@ -160,7 +195,9 @@ class Appender:
         cases the log has none of them. A batch that an idempotent producer sends again is not stored again: the result has
         ``duplicate`` set and the offsets that the batch has in the log.
         """
-        batches, size, newest, is_numbered = _NOTHING if entries else self._usual((records,), now_ms)
+        run = () if entries or not self._opaque else (records,)
+        earliest, latest = now_ms - self._before_max_ms, now_ms + self._after_max_ms
+        batches, size, newest, is_numbered = usual(run, earliest, latest, self._max_batch)
         appended_ms = -1
         if not batches:
             if entries:
@@ -199,7 +236,8 @@ class Appender:
         the first batch that is not the usual case (``append`` can take that batch next) for any reason; a batch that cannot be
         written is not stored either, and ``append`` says why. Raises StorageError if the fsync for ``flush.messages`` fails.
         """
-        batches, size, newest, is_numbered = self._usual(run, now_ms)
+        earliest, latest = now_ms - self._before_max_ms, now_ms + self._after_max_ms
+        batches, size, newest, is_numbered = usual(run if self._opaque else (), earliest, latest, self._max_batch)
         state = self._state
         with state.lock:
             if is_numbered:
@@ -224,43 +262,6 @@ class Appender:
                 return [], state.log_start_offset
         self._tell(offset)
         return bases, state.log_start_offset
-
-    def _usual(self, run: Sequence[memoryview], now_ms: int) -> Taken:
-        """The first batches of ``run`` that need no more than these checks to be stored as they are."""
-        taken: list[tuple[int, Header]] = []
-        earliest, latest, max_batch = now_ms - self._before_max_ms, now_ms + self._after_max_ms, self._max_batch
-        total, newest = 0, -1
-        is_numbered = False
-        try:
-            for records in run if self._opaque else ():
-                header: Header = _unpack(records)
-                _, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, producer, epoch, sequence, count = (
-                    header
-                )
-                size = len(records)
-                if not (
-                    length + LOG_OVERHEAD == size <= max_batch
-                    and magic == MAGIC
-                    and attributes in _USUAL
-                    and last_delta == count - 1
-                    # As many records as fit without compression. A batch that claims more is examined.
-                    and 0 < count * SMALLEST_RECORD <= size - HEADER_SIZE
-                    and earliest <= base_ts <= latest
-                    and earliest <= max_ts <= latest
-                    and ((sequence >= 0 and epoch >= 0) if producer >= 0 else not attributes & TRANSACTIONAL)
-                    and crc32c(records[CRC_START:]) == crc
-                ):
-                    break
-                check_shape(records[HEADER_SIZE:], attributes & COMPRESSION_MASK, count)
-                taken.append((total, header))
-                total += size
-                if max_ts > newest:
-                    newest = max_ts
-                if producer >= 0:
-                    is_numbered = True
-        except (struct.error, ProtocolError):  # no header, or records of another shape
-            pass
-        return taken, total, newest, is_numbered
 
     def _check_producer(self, header: Header) -> SeenBatch | None:
         """The batch, if it is in the log already. ``lock`` is held. Raises a Refusal if it must not be appended."""
@@ -324,16 +325,19 @@ class Appender:
         ):
             if not begins:
                 return False
+            state.writing_since = state.clock.monotonic()
             segment = self._begin_segment(size, end - 1 - state.log_end_offset, now_ms)
             position = segment.size
         file = segment.log.file or self._reopen(segment)
         monotonic = state.clock.monotonic
-        started = monotonic()
+        state.writing_since = started = monotonic()
         try:
             file.pwrite(buffers, position)
         except OSError as error:
+            state.writing_since = 0.0
             raise state.undo_write(segment, position, error) from error
         took = monotonic() - started
+        state.writing_since = 0.0
         if took > SLOW_WRITE_S or self._was_slow:
             self._note_write(took, started)
         if position == 0:

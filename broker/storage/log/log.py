@@ -12,6 +12,7 @@ machine's. Retention, compaction, recovery and the background threads stand in m
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 import attrs
 
@@ -22,7 +23,7 @@ from broker.runtime.entropy import Entropy
 from broker.runtime.open_files import OpenFiles
 from broker.runtime.threads import Lock
 from broker.storage import partition_dir
-from broker.storage.log.append import Appender
+from broker.storage.log.append import SLOW_WRITE_S, Appender
 from broker.storage.log.durability import Durability
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log.producer_state import ProducerState
@@ -32,6 +33,19 @@ from broker.storage.log.times import TimeLookup
 from broker.storage.log.transactions import Transactions
 from broker.storage.log.trimming import Rolling, Trimming
 from broker.storage.segments.segment import MAX_TIMESTAMP, Segment
+
+
+class Tiers(Protocol):
+    """Where the segments of a log are, if there is an object store."""
+
+    def earliest_local(self, log: "Log") -> int:
+        """The first offset on the local disk."""
+
+    def latest_tiered(self, log: "Log") -> int | None:
+        """The last offset in the store, up to which everything is there; None if nothing is."""
+
+    def local_bytes(self, log: "Log") -> int:
+        """The bytes of its segments on the local disk. Asks the disk."""
 
 
 @attrs.frozen(kw_only=True)
@@ -58,6 +72,7 @@ class Surroundings:
     opened: Callable[[int, int], None]
     # Remove these files (already renamed) after this many ms.
     delete_later: Callable[[list[str], int], None]
+    tier: Tiers | None = None
     # Held while a batch that is large inside (``inspection.py``) is decompressed to be stored. Requests that take this lock or
     # either of the next two have lanes in which they follow each other, so that no handler waits for a lock.
     large: Lock = attrs.field(factory=Lock)
@@ -225,6 +240,12 @@ class Log:
     # -- where it stands: read without a lock --------------------------------------------------------------------------
 
     @property
+    def is_stuck(self) -> bool:
+        """A write has been under way for so long that the next append would wait, too."""
+        since = self.state.writing_since
+        return bool(since) and self.state.clock.monotonic() - since > 10 * SLOW_WRITE_S
+
+    @property
     def log_start_offset(self) -> int:
         return self.state.log_start_offset
 
@@ -304,6 +325,10 @@ class Log:
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self.view.segments)
 
+    def local_bytes(self) -> int:
+        """The bytes on the local disk, which this may ask."""
+        return self.size_bytes() if self.around.tier is None else self.around.tier.local_bytes(self)
+
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(the largest leader epoch that is at most ``epoch``, the offset at which it ended); (-1, -1) if unknown."""
         if epoch == self.leader_epoch:
@@ -315,7 +340,7 @@ class Log:
             if started > epoch:
                 return (largest, start) if largest >= 0 else (epoch, start)
             largest = started
-        return -1, -1
+        return largest, self.log_end_offset  # it leads in a later epoch, but has no records of it
 
     # -- under a lock --------------------------------------------------------------------------------------------------
 

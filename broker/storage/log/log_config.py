@@ -59,6 +59,8 @@ class LogConfig:
     segment_ms: int = topic_settings.SEGMENT_MS.default
     unclean_leader_election_enable: bool = topic_settings.UNCLEAN_LEADER_ELECTION_ENABLE.default
     visible: str = topic_settings.VISIBLE.default
+    # Not a topic's: the disk is a cache, and what is durable is in the journal.
+    is_shipped: bool = False
 
     @property
     def compact(self) -> bool:
@@ -74,8 +76,9 @@ class LogConfig:
 
     @property
     def shows_durable(self) -> bool:
-        """Whether consumers see only fsynced records."""
-        return self.visible == "durable"
+        """Whether consumers see only durable records. Always where another machine may take over: they must not have read what
+        a take-over takes away."""
+        return self.is_shipped or self.visible == "durable"
 
     @property
     def compression_codec(self) -> int | None:
@@ -100,7 +103,8 @@ class LogConfig:
             if setting.kafka is not None:
                 value = getattr(config, setting.kafka.replace(".", "_"))
                 fields[setting.field] = setting.parse(setting.text(value))
-        return cls(**fields)
+        # A broker without an object store has no topic that uses one (see `from_overrides`).
+        return cls(**fields, remote_storage_enable=config.objects is not None, is_shipped=config.catalogue is not None)
 
     @classmethod
     def from_overrides(cls, defaults: "LogConfig", overrides: Mapping[str, str]) -> "LogConfig":
@@ -113,10 +117,32 @@ class LogConfig:
             if text is None:
                 raise InvalidSetting(f"Null value not supported for topic config: {name}")
             fields[setting.field] = setting.parse(text)
+        if defaults.is_shipped:  # where the disk is a cache, closed segments have no other place
+            fields |= {"remote_storage_enable": True, "remote_log_copy_disable": False}
         config = attrs.evolve(defaults, **fields)
         if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
             raise InvalidSetting(
                 f"min.compaction.lag.ms ({config.min_compaction_lag_ms}) must not be larger than "
                 f"max.compaction.lag.ms ({config.max_compaction_lag_ms})."
             )
+        if config.remote_storage_enable:
+            _check_tier(config, defaults)
         return config
+
+
+def _check_tier(config: LogConfig, defaults: LogConfig) -> None:
+    """As Kafka's LogConfig. Raises InvalidSetting."""
+    if not defaults.remote_storage_enable:
+        raise InvalidSetting(
+            "Tiered Storage functionality is disabled in the broker: to set remote.storage.enable to true, start it with "
+            "`objects`, the URL of an object store."
+        )
+    for local, whole, name in (
+        (config.local_retention_ms, config.retention_ms, "ms"),
+        (config.local_retention_bytes, config.retention_bytes, "bytes"),
+    ):
+        if local != -2 and whole != -1 and (local == -1 or local > whole):
+            raise InvalidSetting(
+                f"local.retention.{name} ({local}) must not be larger than retention.{name} ({whole}): it may be -2, which is "
+                "the same."
+            )

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from broker.errors import Refusal
 from broker.log import get_logger
-from broker.runtime.disk import FileRegion
+from broker.runtime.disk import FileRegion, Unreachable
 from broker.storage.log.state import LogState, View
 from broker.storage.refusals import OffsetOutOfRange
 from broker.storage.segments.index_file import CorruptIndex
@@ -61,6 +61,10 @@ READ_SEGMENTS = 100
 ATTEMPTS = 20
 
 
+class Elsewhere(Exception):
+    """The records are in the object store, and the caller's thread must not wait for them."""
+
+
 class ReadResult(NamedTuple):
     """Whole batches. The first may begin before the requested offset. ``size`` is that of all regions, in bytes. ``resident``
     means that all of it is in the page cache."""
@@ -86,12 +90,15 @@ class LogReader:
         self._indexes = indexes
         self.read_ends: dict[int, tuple[Segment, int]] = {}
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True, up_to: int | None = None) -> ReadResult:
+    def read(
+        self, offset: int, max_bytes: int, *, at_least_one: bool = True, up_to: int | None = None, may_wait: bool = True
+    ) -> ReadResult:
         """The batches from ``offset`` on, as many as fit ``max_bytes``; with ``at_least_one`` the first even if it does not fit.
         They come from at most ``READ_SEGMENTS`` segments.
 
         The result ends at the high watermark, or at ``up_to`` if that is less. From there to the log's end it is empty. Raises
-        OffsetOutOfRange, StorageError.
+        OffsetOutOfRange, StorageError. Without ``may_wait``, Elsewhere for records that are in the object store; their regions
+        are those of a ``RemoteFile``.
         """
         state = self._state
         if state.offline is not None:
@@ -115,7 +122,7 @@ class LogReader:
                         self._remember(high_watermark, segment, end)
                         regions = [FileRegion(file, position, size)]
                         return _new_result(ReadResult, (regions, size, high_watermark, start, True))
-        return self.search(lambda: self._read(offset, max_bytes, at_least_one, up_to))
+        return self.search(lambda: self._read(offset, max_bytes, at_least_one, up_to, may_wait))
 
     def _out_of_range(self, offset: int) -> Refusal:
         start, end = self._state.log_start_offset, self._state.log_end_offset
@@ -132,13 +139,14 @@ class LogReader:
             ends.clear()
         ends[offset] = (segment, position)
 
-    def _read(self, offset: int, max_bytes: int, at_least_one: bool, up_to: int | None) -> ReadResult:
+    def _read(self, offset: int, max_bytes: int, at_least_one: bool, up_to: int | None, may_wait: bool) -> ReadResult:
         state = self._state
         high_watermark, active, active_end = state.tail
         assert active is not None
         view = state.view  # read once: the numbers of segments change when old ones are deleted
         segments = view.segments
-        number, position = self._locate(view, offset)
+        number, position = self._locate(view, offset, may_wait)
+        first = number
         regions: list[FileRegion] = []
         size = 0
         resident = True
@@ -146,6 +154,8 @@ class LogReader:
             segment = segments[number]
             if segment.base_offset > active.base_offset:  # begun since `tail` was read
                 break
+            if number > first and not may_wait:
+                _must_be_here(segment)
             end = active_end if segment is active else segment.size
             last = segment is active
             if up_to is not None and up_to < high_watermark and segment.base_offset < up_to:
@@ -157,7 +167,12 @@ class LogReader:
             if position < end:
                 stop, next_offset = end, high_watermark if segment is active and end == active_end else -1
                 if end - position > max_bytes - size:
-                    stop, next_offset = segment.end_within(offset, position, max(0, max_bytes - size), end)
+                    try:
+                        stop, next_offset = segment.end_within(offset, position, max(0, max_bytes - size), end)
+                    except Unreachable:
+                        if not regions:
+                            raise
+                        break  # its index is in the store: what comes before can be read
                     if stop == position and at_least_one and not regions:
                         stop, next_offset = segment.first_end(position, end)
                     last = True
@@ -176,12 +191,14 @@ class LogReader:
         # Read again: a compacted segment that has replaced the active segment may go further than `tail` did.
         return ReadResult(regions, size, state.high_watermark, state.log_start_offset, resident)
 
-    def _locate(self, view: View, offset: int) -> tuple[int, int]:
+    def _locate(self, view: View, offset: int, may_wait: bool) -> tuple[int, int]:
         """The number of the segment, and the position in it, of the batch with ``offset``, or of the first batch after it."""
         bases, segments = view
         number = bisect_right(bases, offset) - 1
         if number < 0:  # it was deleted just now
             raise self._out_of_range(offset)
+        if not may_wait:
+            _must_be_here(segments[number])
         remembered = self.read_ends.get(offset)
         if remembered is not None and remembered[0] is segments[number]:
             return number, remembered[1]
@@ -213,3 +230,9 @@ class LogReader:
             if state.offline is not None:
                 raise state.why_unavailable()
         raise state.go_offline(f"it could not be read: {last}") from last
+
+
+def _must_be_here(segment: Segment) -> None:
+    """Raises Elsewhere if the segment is in the object store only. Its indexes are where its log is."""
+    if segment.log.get().is_remote:
+        raise Elsewhere

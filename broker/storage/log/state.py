@@ -49,7 +49,7 @@ import attrs
 from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.runtime.clock import Clock
-from broker.runtime.disk import Disk
+from broker.runtime.disk import Disk, Unreachable
 from broker.runtime.threads import Lock
 from broker.storage.checkpoints import TXN_INDEX_CHECKPOINT, CorruptCheckpoint, lines_of, replace_text, text_of
 from broker.storage.log.log_config import LogConfig
@@ -218,6 +218,8 @@ class LogState:
     first_unstable: int | None = None  # where the oldest open transaction begins
     # In the future (monotonic s) while writes are being throttled: appends then belong on a thread that may wait.
     slow_until: float = 0.0
+    # Since when (monotonic s) the write lasts that is under way; 0 = none is.
+    writing_since: float = 0.0
     has_entries: bool = False  # there may be entries among the batches; durable before the first is appended
     appended_bytes: int = 0  # appended by this process
     cut_unsynced: bool = False  # a failed write was taken back from the active segment, and that is not durable yet
@@ -284,7 +286,7 @@ class LogState:
         """The error to raise when the machine failed. Unless it is transient, the partition goes offline."""
         if error.errno in NO_ROOM:
             self.full_since = self.log_end_offset, self.clock.monotonic()
-        if error.errno in _TRANSIENT:
+        if error.errno in _TRANSIENT or isinstance(error, Unreachable):
             return StorageError(f"{self.topic}-{self.partition}: {what}: {error}")
         return self.go_offline(f"{what}: {error}")
 

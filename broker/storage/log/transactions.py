@@ -1,8 +1,10 @@
 """Transactions in one log: the producers that may write to one, the markers, and the index of aborted transactions.
 
-A producer may append to a transaction from the moment the coordinator says so (``allow``) until the marker is in the log. Both
-happen under ``lock``, so no batch gets in between. The marker is itself a batch. An ABORT is written to the segment's index of
-aborted transactions before the marker is published, so that a reader that may read past the marker can also look it up.
+A producer may append to a transaction from the moment the coordinator says so (``allow``) until the marker is in the log.
+Both happen under ``lock``, so no batch gets in between. If the coordinator has to be asked, a ``Guard`` is put here before
+the question, and a marker takes it away: an answer that is older than the marker allows nothing. The marker is itself a
+batch. An ABORT is written to the segment's index of aborted transactions before the marker is published, so that a reader
+that may read past the marker can also look it up.
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,11 +32,20 @@ class ProducerDescription(NamedTuple):
     txn_start_offset: int
 
 
+class Guard:
+    """Stands for the questions about a producer that are under way. ``questions``: how many."""
+
+    __slots__ = ("questions",)
+
+    def __init__(self) -> None:
+        self.questions = 0
+
+
 class Transactions:
     """``writers``, guarded by the log's ``lock``, maps the id of each producer that may append to a transaction here to its
-    epoch. The coordinator decides that; it is not durable."""
+    epoch. The coordinator decides that; it is not durable. ``_guards``, by producer id, is guarded by ``lock``, too."""
 
-    __slots__ = ("_having", "_rolling", "_state", "_watchers", "writers")
+    __slots__ = ("_guards", "_having", "_rolling", "_state", "_watchers", "writers")
 
     def __init__(self, state: LogState, rolling: Rolling, watchers: Watchers) -> None:
         self._state = state
@@ -43,6 +54,7 @@ class Transactions:
         # A row of segments; those that may have aborted transactions; and the base offsets of the latter.
         self._having: tuple[View | None, list[int], list[Segment]] = (None, [], [])
         self.writers: dict[int, int] = {}
+        self._guards: dict[int, Guard] | None = None  # most logs never have one
 
     def allow(self, producer_id: int, epoch: int) -> None:
         """Let this producer append to its transaction, until the marker. Raises StorageError, Refusal."""
@@ -51,6 +63,32 @@ class Transactions:
             if state.offline is not None:
                 raise state.why_unavailable()
             self.writers[producer_id] = epoch
+
+    def begin_question(self, producer_id: int) -> Guard:
+        """Another node is about to be asked whether this producer may append. Hand the guard to ``end_question``."""
+        with self._state.lock:
+            if self._guards is None:
+                self._guards = {}
+            guard = self._guards.setdefault(producer_id, Guard())
+            guard.questions += 1
+        return guard
+
+    def end_question(self, producer_id: int, guard: Guard, epoch: int | None) -> bool:
+        """The answer: the producer may append with this epoch, or (None) it may not. False: a marker has come meanwhile, so that
+        the answer is out of date. Raises StorageError, Refusal."""
+        state = self._state
+        with state.lock:
+            guards = self._guards or {}
+            is_present = guards.get(producer_id) is guard
+            guard.questions -= 1
+            if is_present and not guard.questions:
+                del guards[producer_id]
+            if epoch is None or not is_present:
+                return is_present
+            if state.offline is not None:
+                raise state.why_unavailable()
+            self.writers[producer_id] = epoch
+            return True
 
     def allows(self, producer_id: int, epoch: int) -> bool:
         """Whether this producer may append to its transaction now. Takes no lock."""
@@ -96,6 +134,8 @@ class Transactions:
             if state.offline is not None:
                 raise state.why_unavailable()
             self.writers.pop(producer_id, None)
+            if self._guards:
+                self._guards.pop(producer_id, None)
             if if_open and producer_id not in state.producers.open:
                 return state.log_end_offset
             offset = state.log_end_offset

@@ -47,6 +47,7 @@ class LogOnDisk:
     newest_epoch: int
     index_interval_bytes: int
     now_ms: int
+    may_lack_indexes: bool = False  # it comes from a journal, which does not have them
 
     def missing(self, first: int, following: int) -> StorageError:
         """The error for a missing segment: there are no records from ``first`` to ``following``, where the next one begins."""

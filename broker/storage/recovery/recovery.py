@@ -22,10 +22,15 @@ if the first segment begins after the log start offset.
 Indexes are rebuilt from the recovery point on, and wherever an index does not fit its segment or its checkpoint
 (``storage/log/state.py``). Producer state, with the open transactions, is read from the newest valid snapshot that is not newer
 than the recovery point, and continued from the batches.
+
+Segments that are in the object store only are not read: they were verified, and durable, before they were uploaded, and their
+names say where they end and which timestamp is their largest (``storage/tier/keys.py``).
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
 
 from broker.errors import StorageError
 from broker.log import get_logger
@@ -83,14 +88,20 @@ def load(source: LogOnDisk) -> LoadedLog:
         if file_name(base, OFFSET_INDEX) not in there:
             segment.offsets.is_missing()
         segments.append(segment)
+    remote = _in_store(segments)
+    if remote:  # they were uploaded below the recovery point, whatever has become of the checkpoint
+        following = (after for each, after in itertools.pairwise(segments) if each in remote)
+        source = attrs.evolve(
+            source, recovery_point=max(source.recovery_point, *(segment.base_offset for segment in following))
+        )
     loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names), has_entries=ENTRIES in names)
     _drop_left_over(source, loaded)
     while len(segments) > 1 and segments[1].base_offset <= source.start_offset:
         drop(source, loaded, 0, 1)  # it was deleted, but its files remained
     if source.start_known and segments[0].base_offset > source.start_offset:
         raise source.missing(source.start_offset, segments[0].base_offset)
-    _check_closed(source, segments, names)
-    _check_aborted(source, loaded, names)
+    _check_closed(source, segments, names, remote)
+    _check_aborted(source, loaded, names, remote)
     verify(source, loaded)
     if loaded.has_entries and ENTRIES not in names:
         mark_entries(disk, directory)  # the log was copied here without the mark
@@ -102,6 +113,23 @@ def load(source: LogOnDisk) -> LoadedLog:
         loaded.segments = [segment]
         loaded.log_end_offset = loaded.log_start_offset
     return loaded
+
+
+def _in_store(segments: Sequence[Segment]) -> dict[Segment, int]:
+    """The segments that are in the object store only, with the offsets at which they end. What a start has to know of them is
+    noted in them."""
+    remote: dict[Segment, int] = {}
+    for segment in segments[:-1]:
+        if not segment.log.get().is_remote:
+            continue
+        from broker.storage.tier.remote_view import view_of
+
+        view = view_of(segment.log.get())
+        key = None if view is None else view.key
+        if key is not None:
+            segment.largest_timestamp, segment.largest_timestamp_offset = key.largest_timestamp, key.timestamp_offset
+            remote[segment] = key.end
+    return remote
 
 
 def _snapshots(names: Iterable[str]) -> list[int]:
@@ -139,19 +167,24 @@ def _known_end(segment: Segment, offset: int) -> tuple[int, bool]:
     return end, True
 
 
-def _check_closed(source: LogOnDisk, segments: list[Segment], names: list[str]) -> None:
+def _check_closed(source: LogOnDisk, segments: list[Segment], names: list[str], remote: Mapping[Segment, int]) -> None:
     """Check that the segments before the recovery point follow each other, and rebuild the indexes that do not fit. Raises
     StorageError if a segment is missing."""
     there = set(names)
     for segment, following in itertools.pairwise(segments):
         if following.base_offset > source.recovery_point:
             return  # verified and indexed later
+        if segment in remote:
+            if remote[segment] < following.base_offset > source.dense_from:
+                raise source.missing(remote[segment], following.base_offset)
+            continue
         missing = [
             suffix for suffix in (OFFSET_INDEX, TIME_INDEX) if file_name(segment.base_offset, suffix) not in there
         ]
         end = None if missing else indexed_end(segment, following.base_offset)
         if end is None:
-            logger.warning("index_rebuilt", path=segment.log.path, missing=missing)
+            if not (missing and source.may_lack_indexes):
+                logger.warning("index_rebuilt", path=segment.log.path, missing=missing)
             segment.rebuild_indexes(source.index_interval_bytes)
             end, _ = _known_end(segment, following.base_offset)
         if end > following.base_offset:
@@ -162,7 +195,7 @@ def _check_closed(source: LogOnDisk, segments: list[Segment], names: list[str]) 
             raise source.missing(end, following.base_offset)
 
 
-def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> None:
+def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str], remote: Mapping[Segment, int]) -> None:
     """Rebuild the indexes of aborted transactions that differ from their checkpoint before the recovery point, and remove the
     entries that no checkpoint vouches for: ``verify`` adds them again."""
     there = set(names)
@@ -171,7 +204,10 @@ def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> No
     for segment in loaded.segments:
         if file_name(segment.base_offset, TXN_INDEX) not in there:
             segment.aborted.is_missing()
-        if segment.base_offset >= source.recovery_point:
+        if segment in remote:
+            if len(segment.aborted) == sums.get(segment.base_offset, (0, 0))[0] > 0:
+                segment.aborted.trust(*sums[segment.base_offset])
+        elif segment.base_offset >= source.recovery_point:
             segment.aborted.keep(0)
         elif not state.agrees(segment, sums) or state.without_checkpoint(segment, sums, source.recovery_point):
             wrong.append(segment)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from broker.cluster.nodes import Nodes
 from broker.errors import ConfigError, Refusal, StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
@@ -71,8 +72,8 @@ class _Known:
     adopted: set[str]  # topics about which the checkpoints say nothing reliable
 
 
-def load(around: Surroundings, config: StorageConfig, catalogue: Catalogue) -> Loaded:
-    """Bring directory and catalogue in step, and open every partition. Raises ConfigError."""
+def load(around: Surroundings, config: StorageConfig, catalogue: Catalogue, nodes: Nodes | None = None) -> Loaded:
+    """Bring directory and catalogue in step, and open every partition, or those of this node. Raises ConfigError."""
     disk, directory = around.disk, config.data_dir
     try:
         write_properties(disk, config)
@@ -83,12 +84,23 @@ def load(around: Surroundings, config: StorageConfig, catalogue: Catalogue) -> L
             disk.sync_dir(directory)
         checkpoints = _read_checkpoints(disk, directory)
         rows = {row.name: row for row in catalogue.topics()}
-        expected = {partition_dir.directory_name(row.name, n) for row in rows.values() for n in range(row.partitions)}
+        expected = {
+            partition_dir.directory_name(row.name, n)
+            for row in rows.values()
+            for n in range(row.partitions)
+            if nodes is None or nodes.has_partition(row.name, n)
+        }
         others = [name for name in disk.listdir(directory) if name not in expected]
         deleted = [f"{directory}/{name}" for name in others if partition_dir.is_deleted(name)]
         around.delete_later([path for path in deleted if disk.is_dir(path)], 0)
-        adoption = Adoption(disk, directory, catalogue, around.entropy.uuid, around.delete_later)
-        adopted = adoption.take_in(others, rows)
+        if nodes is not None and nodes.apart:
+            from broker.storage.recovery import own_directories
+
+            own_directories.agree(around, directory, list(rows.values()), nodes, checkpoints.offsets)
+            adopted: set[str] = set()
+        else:
+            adoption = Adoption(disk, directory, catalogue, around.entropy.uuid, around.delete_later)
+            adopted = adoption.take_in(others, rows)
     except OSError as error:
         why = f"{error.filename or directory}: {explain_denial(error, error.filename or directory)}"
         raise ConfigError(f"The data directory {directory} cannot be used: {why}.") from error
@@ -98,8 +110,9 @@ def load(around: Surroundings, config: StorageConfig, catalogue: Catalogue) -> L
     topics = []
     for row in rows.values():
         info = TopicInfo(row.name, row.topic_id, row.partitions, row.configs)
-        log_config = _log_config(config, info)
-        topics.append((info, [_open(around, directory, info, log_config, n, known) for n in range(row.partitions)]))
+        settings = log_config(config, info)
+        numbers = [n for n in range(row.partitions) if nodes is None or nodes.has_partition(row.name, n)]
+        topics.append((info, [_open(around, directory, info, settings, n, known) for n in numbers]))
     unreliable = checkpoints.missing | checkpoints.damaged
     return Loaded(topics, {name: offsets for name, offsets in checkpoints.offsets.items() if name not in unreliable})
 
@@ -122,7 +135,8 @@ def _read_checkpoints(disk: Disk, directory: str) -> _Checkpoints:
     return _Checkpoints(offsets, missing, damaged)
 
 
-def _log_config(config: StorageConfig, info: TopicInfo) -> LogConfig:
+def log_config(config: StorageConfig, info: TopicInfo) -> LogConfig:
+    """The settings of the topic's logs: the defaults, if it has any that this version does not know."""
     try:
         return LogConfig.from_overrides(config.defaults, info.configs)
     except Refusal as error:  # a setting that this version does not have
@@ -137,7 +151,7 @@ def _new_log(around: Surroundings, data_dir: str, info: TopicInfo, config: LogCo
 
 def open_new(around: Surroundings, config: StorageConfig, info: TopicInfo, number: int) -> Log:
     """Open a partition whose directory was just made. Raises OSError, StorageError."""
-    log = _new_log(around, config.data_dir, info, _log_config(config, info), number)
+    log = _new_log(around, config.data_dir, info, log_config(config, info), number)
     segment = new_segment(around.files, log.dir, 0, around.clock.time_ms())
     log.start(LoadedLog([segment], 0, 0, ProducerState(), []), 0)
     return log
@@ -182,6 +196,7 @@ def _open(around: Surroundings, data_dir: str, info: TopicInfo, config: LogConfi
                 newest_epoch=log.leader_epoch,
                 index_interval_bytes=log.config.index_interval_bytes,
                 now_ms=around.clock.time_ms(),
+                may_lack_indexes=log.config.is_shipped,
             )
         )
         around.opened(loaded.scanned_bytes, loaded.cut_bytes)

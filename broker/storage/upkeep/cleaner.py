@@ -71,8 +71,8 @@ def cleanable(log: Log, now_ms: int, durable: int | None = None) -> Cleanable | 
     view = log.view
     end = 0
     for segment, next_base in zip(view.segments, view.bases[1:], strict=False):
-        timestamp, _ = segment.largest()
-        too_young = config.min_compaction_lag_ms > 0 and timestamp > now_ms - config.min_compaction_lag_ms
+        lag_ms = config.min_compaction_lag_ms
+        too_young = lag_ms > 0 and segment.largest()[0] > now_ms - lag_ms
         # Beyond the saved recovery point there must be no gaps: after a crash, recovery takes a gap there for damage.
         point = log.saved_point if durable is None else durable
         if too_young or next_base > min(point, log.last_stable_offset):
@@ -255,7 +255,7 @@ class Cleaning:
                         continue
                     left = self._kept.what_stays(batch, header)
                     if left is not None:
-                        new = read_header(left)
+                        new = header if left is batch else read_header(left)
                         cleaned.appended(
                             cleaned.size,
                             new.size,

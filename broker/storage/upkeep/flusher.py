@@ -293,8 +293,9 @@ class Flusher:
 
     def join(self, due: deque[Log]) -> None:
         """From now on, logs to which the calling thread has appended are put into ``due``, and it syncs them."""
+        self.leave(due)  # the thread that did so before
         with self._lock:
-            self._of_processors[self._get_ident()] = due
+            self._of_processors = {**self._of_processors, self._get_ident(): due}
 
     def leave(self, due: deque[Log]) -> None:
         """Put nothing into ``due`` any more. Any thread."""
@@ -410,7 +411,9 @@ class ProcessorFlusher:
             if 0 < min(offsets) and max(offsets) <= log.durable_offset:  # the last fsync began after these appends
                 flusher.end(log, waiters, None, self.due)
                 continue
-            flush = flusher.begin_sync(log, waiters) if len(requests) < room else None
+            # Another thread is writing, and holds the log's lock until the disk lets it go on.
+            waits = log.state.writing_since
+            flush = flusher.begin_sync(log, waiters) if len(requests) < room and not waits else None
             if flush is None:
                 flusher.leave_to_threads(log, waiters)
             else:
@@ -421,7 +424,10 @@ class ProcessorFlusher:
 
     def ready(self) -> None:
         for (log, waiters, sync), error in self._syncs.results():
-            self._flusher.end_sync(log, waiters, sync, error, self.due)
+            if log.state.writing_since:  # as in ``begin_due``
+                self._flusher.hand_over(partial(self._flusher.end_sync, log, waiters, sync, error))
+            else:
+                self._flusher.end_sync(log, waiters, sync, error, self.due)
 
     def detach(self) -> None:
         self._flusher.leave(self.due)

@@ -8,11 +8,13 @@ was in the log when a cleaning came to it; records that this same cleaning remov
 records, a later one gives the marker the time when it may be removed, and a third removes it. The second of these also removes
 the entry in the index of aborted transactions.
 
-Tests: tests/storage/upkeep/test_cleaner.py,
+Tests: tests/storage/upkeep/test_kept_records.py, tests/storage/upkeep/test_cleaner.py,
 tests/storage/log/test_transactions.py.
 """
 
 import hashlib
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -21,9 +23,19 @@ from broker.storage.log import inspection
 from broker.storage.log.log_config import LogConfig
 from broker.storage.segments.index_file import AbortedTransaction
 from protocol.errors import ProtocolError
-from protocol.kafka.records.batch import DELETE_HORIZON, BatchHeader, read_header
-from protocol.kafka.records.record_scan import check_records
-from protocol.kafka.records.records import Record, build_batch, read_records
+from protocol.kafka.records.batch import (
+    COMPRESSION_MASK,
+    DELETE_HORIZON,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    BatchHeader,
+    read_header,
+)
+from protocol.kafka.records.compression import compress
+from protocol.kafka.records.record_scan import Columns, as_int64, check_records, picked
+from protocol.kafka.records.records import with_checksum
 
 
 class CleanedTransactions:
@@ -60,24 +72,30 @@ class CleanedTransactions:
 
 T = TypeVar("T")
 
-# The bytes that a key takes in a Python dict in addition to its own bytes: the entry, the bytes object, the int.
+# The bytes that a key takes in addition to its own bytes: the dict's entry, the bytes object, the int, the sorted offset.
 KEY_OVERHEAD_BYTES = 150
 # Longer keys are kept as a digest of this size: no two keys have the same.
 DIGEST_BYTES = 32
-
-_BITS_KEPT = ~0x07  # all attributes except for the codec
 
 
 class KeptRecords:
     """The records that one cleaning keeps. ``learn`` gets the batches of the part that was not cleaned yet; then ``what_stays``
     gets those of the log from its start. Records from ``end_offset`` on are not cleaned. ``unread`` has the base offsets of
     batches that cannot be read.
+
+    Records are not made into objects: ``learn`` reads the columns of a batch, and of what it has learnt only the offsets are
+    needed afterwards. So of the part that was not cleaned yet, a batch of which all records or none stay is not opened again.
     """
 
     def __init__(self, config: LogConfig, now_ms: int) -> None:
         self._config = config
         self._now_ms = now_ms
-        self._latest: dict[bytes, int] = {}  # key -> offset of its last record
+        self._latest: dict[
+            bytes | None, int
+        ] = {}  # key -> offset of its last record; None is not in it between two calls
+        self._last_records: array[int] | None = None  # the offsets in ``_latest``, sorted; None while it is learning
+        self._learnt_from: int | None = None  # the batches from here on up to ``end_offset`` have been learnt
+        self._open_again: set[int] = set()  # base offsets of learnt batches with tombstones
         self._large = Lock()  # of its own: there is one cleaning at a time, and no request waits for it
         self.end_offset = 0
         self.transactions = CleanedTransactions([])
@@ -87,6 +105,8 @@ class KeptRecords:
 
     def learn(self, batch: memoryview, header: BatchHeader) -> int:
         """Remember the keys of a batch. Returns the memory for them, in bytes."""
+        if self._learnt_from is None:
+            self._learnt_from = self.end_offset
         if header.is_entry:
             plain = self._records_of(batch, header)
             if plain is None:
@@ -96,25 +116,31 @@ class KeptRecords:
         taken = 0
         aborted = self.transactions.is_aborted(header)
         if header.last_offset >= self.end_offset and not header.is_control and not aborted:
-            taken = self._inspect(batch, header, lambda data: self._add_keys(header, data), 0)
+            taken = self._inspect(batch, header, lambda data, columns: self._add_keys(header, columns), 0)
         self.end_offset = max(self.end_offset, header.next_offset)
         return taken
 
-    def _add_keys(self, header: BatchHeader, data: bytes) -> int:
+    def _add_keys(self, header: BatchHeader, columns: Columns) -> int:
         """Returns the memory for the new keys, in bytes."""
-        latest, taken = self._latest, 0
-        for record in read_records(header, data):
-            if record.key is not None and record.offset >= self.end_offset:
-                key = _digest(record.key)
-                if key not in latest:
-                    taken += len(key) + KEY_OVERHEAD_BYTES
-                latest[key] = record.offset
+        keys, deltas, latest = _remembered(columns.keys), columns.deltas, self._latest
+        if header.base_offset < self.end_offset:
+            known = bisect_left(deltas, self.end_offset - header.base_offset)
+            keys, deltas = keys[known:], deltas[known:]
+        new = {*keys}.difference(latest)
+        new.discard(None)
+        latest.update(zip(keys, map(header.base_offset.__add__, deltas), strict=True))
+        latest.pop(None, None)
+        taken = len(new) * KEY_OVERHEAD_BYTES + sum(map(len, new))  # type: ignore[arg-type]  # None is not in it
+        if columns.without_value:
+            self._open_again.add(header.base_offset)
+            taken += KEY_OVERHEAD_BYTES
         return taken
 
     def what_stays(self, batch: memoryview, header: BatchHeader) -> memoryview | bytearray | None:
         """The next batch of the log as it is kept; None if nothing of it is kept."""
         self.transactions.saw(header)
-        if header.base_offset >= self.end_offset:
+        base = header.base_offset
+        if base >= self.end_offset:
             return batch
         if header.is_entry:
             plain = self._records_of(batch, header)
@@ -126,63 +152,84 @@ class KeptRecords:
         passed = horizon is not None and horizon <= self._now_ms
         if self.transactions.is_aborted(header) or (header.is_control and passed):
             return self._rewritten(header, b"", [], horizon if header.is_control else None)
+        learnt = self._learnt_from is not None and self._learnt_from <= base and not header.is_control
+        if learnt and base not in self._open_again:
+            return batch if base in self.unread else self._stays_by_offsets(batch, header)
 
-        def look(data: bytes) -> memoryview | bytearray | None:
-            kept: list[int] = []
-            has_tombstone = False
-            for record in read_records(header, data):
-                if header.is_control or self._stays(record, passed):
-                    kept.append(record.offset)
-                    has_tombstone = has_tombstone or record.value is None
-            timed = header.is_control or has_tombstone
+        def look(data: bytes, columns: Columns) -> memoryview | bytearray | None:
+            kept = columns.deltas if header.is_control else self._kept(header, columns, passed)
+            timed = header.is_control or not set(columns.without_value).isdisjoint(kept)
             until = horizon
             if until is None and timed:
                 until = self._now_ms + self._config.delete_retention_ms
-            elif len(kept) == header.record_count:
+            elif len(kept) == header.record_count > 0:
                 return batch
             return self._rewritten(header, data, kept, until if timed else None)
 
         unread: memoryview | bytearray | None = batch
         return self._inspect(batch, header, look, unread)
 
-    def _stays(self, record: Record, horizon_passed: bool) -> bool:
-        if record.offset >= self.end_offset:
-            return True
-        if record.key is None:
-            return False
-        if self._latest.get(_digest(record.key), -1) > record.offset:
-            return False
-        return record.value is not None or not horizon_passed
+    def _stays_by_offsets(self, batch: memoryview, header: BatchHeader) -> memoryview | bytearray | None:
+        """As ``what_stays``, for a batch that has been learnt and has no tombstones: it is opened only if it loses some of its
+        records and not all."""
+        if self._last_records is None:
+            self._last_records = array("q", sorted(self._latest.values()))
+        base, offsets = header.base_offset, self._last_records
+        first = bisect_left(offsets, base)
+        after = bisect_right(offsets, header.last_offset, first)
+        if after - first == header.record_count > 0:
+            return batch
+        kept = [offset - base for offset in offsets[first:after]]
+        if not kept:
+            return self._rewritten(header, b"", kept, None)
+        # It was well formed when it was learnt. It is large inside, or not, as then.
+        return inspection.inspect(
+            batch, header, self._config, self._large, lambda data: self._rewritten(header, data, kept, None)
+        )
+
+    def _kept(self, header: BatchHeader, columns: Columns, horizon_passed: bool) -> list[int]:
+        """The offset deltas of the records that stay."""
+        base, last_offset_of = header.base_offset, self._latest.get
+        kept = [
+            delta
+            for delta, key in zip(columns.deltas, _remembered(columns.keys), strict=True)
+            if key is not None and last_offset_of(key, -1) <= base + delta
+        ]
+        if horizon_passed:
+            gone = set(columns.without_value)
+            kept = [delta for delta in kept if delta not in gone]
+        if header.last_offset >= self.end_offset:  # the rest is not cleaned
+            end = self.end_offset - base
+            kept = kept[: bisect_left(kept, end)] + columns.deltas[bisect_left(columns.deltas, end) :]
+        return kept
 
     def _rewritten(self, header: BatchHeader, data: bytes, kept: list[int], horizon: int | None) -> bytearray | None:
-        """The batch with only the records of these offsets, and with ``horizon`` as the time when it may be removed. None if
-        nothing is kept of it."""
+        """The batch with only the records of these offset deltas, and with ``horizon`` as the time when it may be removed. None
+        if nothing is kept of it."""
         if not kept and header.last_offset not in self.last_of_producers:
             return None
-        attributes = header.attributes & _BITS_KEPT & ~DELETE_HORIZON
-        base_timestamp = None if kept else -1
+        base_timestamp, newest, body = header.base_timestamp, header.max_timestamp, bytearray()
+        attributes = header.attributes & ~DELETE_HORIZON & ~COMPRESSION_MASK
         if horizon is not None:
             attributes |= DELETE_HORIZON
             base_timestamp = horizon
-        stays = set(kept)
-        return build_batch(
-            (
-                (record.key, record.value, record.headers, record.timestamp)
-                for record in (read_records(header, data) if kept else ())
-                if record.offset in stays
-            ),
-            base_offset=header.base_offset,
-            compression=header.compression if kept else 0,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
+        elif not kept:
+            base_timestamp = NO_TIMESTAMP
+        if kept:
+            body, delta = picked(data, header.record_count, kept, header.base_timestamp - base_timestamp)
+            if not header.is_log_append_time:
+                newest = as_int64(header.base_timestamp + delta)
+            if header.compression:
+                attributes |= header.compression
+                body = bytearray(compress(header.compression, body))
+        rewritten = header._replace(
+            batch_length=HEADER_SIZE - LOG_OVERHEAD + len(body),
             attributes=attributes,
-            offsets=kept,
-            last_offset_delta=header.last_offset_delta,
             base_timestamp=base_timestamp,
-            max_timestamp=header.max_timestamp if header.is_log_append_time or not kept else None,
-            partition_leader_epoch=header.partition_leader_epoch,
+            max_timestamp=newest,
+            record_count=len(kept),
         )
+        return with_checksum(HEADER.pack(*rewritten), body)
 
     def _is_over(self, marker: BatchHeader) -> bool:
         """Is the marker no longer needed, apart from the time for which it is kept like a tombstone?"""
@@ -193,13 +240,16 @@ class KeptRecords:
         """An entry as a batch of records; None for an entry that stays whole, because its records are unknown."""
         return inspection.taken_apart(batch, header, self._large)
 
-    def _inspect(self, batch: memoryview, header: BatchHeader, look: Callable[[bytes], T], otherwise: T) -> T:
-        """Return the result of ``look`` for the bytes of the batch's records, which are well formed; ``otherwise`` for a batch
-        that cannot be read."""
+    def _inspect(self, batch: memoryview, header: BatchHeader, look: Callable[[bytes, Columns], T], otherwise: T) -> T:
+        """Return the result of ``look`` for the bytes of the batch's records, which are well formed, and their columns;
+        ``otherwise`` for a batch that cannot be read."""
 
         def check_and_look(data: bytes) -> T:
-            check_records(data, header.record_count, dense=False)
-            return look(data)
+            columns = Columns()
+            check_records(data, header.record_count, dense=False, columns=columns)
+            if columns.deltas and columns.deltas[-1] > header.last_offset_delta:
+                raise ProtocolError("a record whose offset is not within its batch's")
+            return look(data, columns)
 
         try:
             return inspection.inspect(batch, header, self._config, self._large, check_and_look)
@@ -212,5 +262,12 @@ class KeptRecords:
         return entry.last_offset >= self.end_offset or not self.transactions.is_over(entry.last_offset)
 
 
+def _remembered(keys: list[bytes | None]) -> list[bytes | None]:
+    """Long keys as their digests."""
+    if max(map(len, filter(None, keys)), default=0) < DIGEST_BYTES:
+        return keys
+    return [_digest(key) if key is not None and len(key) >= DIGEST_BYTES else key for key in keys]
+
+
 def _digest(key: bytes) -> bytes:
-    return key if len(key) < DIGEST_BYTES else hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
+    return hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()

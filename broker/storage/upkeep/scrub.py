@@ -3,7 +3,7 @@ it.
 
 Housekeeper thread. It opens files outside of the cache of open files, so that it does not evict files in use. A
 partition whose files are damaged goes offline, and its recovery point moves back to the bad batch, so that the next start finds
-it as well.
+it as well. Segments that are in the object store only are left out.
 """
 
 from collections.abc import Mapping
@@ -85,13 +85,6 @@ class Scrub:
             nonlocal batches
             batches += 1
 
-        if start == 0 and not state.agrees(segment, log.durability.aborted_sums):
-            if segment in log.view.segments:
-                raise log.state.go_offline(
-                    f"{segment.aborted.cached.path} is damaged; the next start will make it again"
-                )
-            self._segment = None  # deleted meanwhile
-            return 1
         try:
             file = log.around.disk.open(segment.log.path, read_only=True)
         except FileNotFoundError:
@@ -100,6 +93,16 @@ class Scrub:
             self._segment = None  # deleted or compacted meanwhile
             return 1
         try:
+            if file.is_remote:  # it was verified before it was uploaded; the store verifies what it has
+                self._offset = self._after(log, segment)
+                return BATCH_COST_BYTES
+            if start == 0 and not state.agrees(segment, log.durability.aborted_sums):
+                if segment in log.view.segments:
+                    raise log.state.go_offline(
+                        f"{segment.aborted.cached.path} is damaged; the next start will make it again"
+                    )
+                self._segment = None  # deleted meanwhile
+                return 1
             scanned = scan(
                 file,
                 start,

@@ -9,8 +9,8 @@ The client's side (``request``, ``parse_response``) asks for one partition a req
 each partition, and leaves the response's records in the frame. It uses no fetch sessions, which only save bytes where a request
 names many partitions.
 
-Fields that clients of this broker never need are not written: tagged fields that lead to another leader (there is one node), and
-those of replicas, whose tagged fields in a request are skipped. Pure.
+Tagged fields that lead to another leader (``leaders.py``) are written from version 16 on, as by Kafka. Those of replicas, which
+clients of this broker never need, are not, and in a request they are skipped. Pure.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from uuid import UUID
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages.headers import request_header
+from protocol.kafka.messages.leaders import Hints, endpoints_tag, leader_tag
 from protocol.wire import UNLIMITED, BytesLike, Reader, Writer, encode_uvarint
 
 MIN_VERSION, MAX_VERSION = 4, 18
@@ -30,6 +31,7 @@ CLIENT_MIN_VERSION, CLIENT_MAX_VERSION = 4, 18
 FIRST_WITH_TOPIC_ID = 13  # from this version on, a topic's id replaces its name
 
 _FLEXIBLE = 12
+FIRST_WITH_LEADERS = 16  # from this version on a response may lead to other leaders
 _WITHOUT_REPLICA = 15  # from this version on, a replica identifies itself by a tagged field only
 _new = tuple.__new__  # skips the generated __new__: 0.15 us of 2 us
 
@@ -378,12 +380,15 @@ def response_parts(
     error: int,
     session_id: int,
     topics: Sequence[tuple[str | bytes, Sequence[PartitionData]]],
+    hints: Hints | None = None,
 ) -> list[Any]:
     """The response frame as parts to send in order: bytes, and between them the partitions' own parts.
 
     ``topics`` are named as in the request: by name, or from version 13 on by the 16 bytes of the id. The first part begins with
-    the length of the whole frame.
+    the length of the whole frame. ``hints``: from ``FIRST_WITH_LEADERS`` on.
     """
+    if hints is not None:
+        return _response_parts_any(correlation_id, version, throttle_ms, error, session_id, topics, hints)
     if len(topics) == 1 and len(topics[0][1]) == 1:
         topic, ((partition, code, high, stable, start, aborted, size, parts),) = topics[0]
         if aborted:
@@ -438,6 +443,7 @@ def _response_parts_any(
     error: int,
     session_id: int,
     topics: Sequence[tuple[str | bytes, Sequence[PartitionData]]],
+    hints: Hints | None = None,
 ) -> list[Any]:
     flexible = version >= _FLEXIBLE
     parts: list[Any] = []
@@ -465,6 +471,8 @@ def _response_parts_any(
                 count = 0 if aborted is None else 1
                 if not size:
                     out.data += _EMPTY_12.pack(partition, code, high, stable, start, count, -1, 1, 0)
+                    if hints is not None and (leader := hints.leaders.get((topic, partition))) is not None:
+                        out.data[-1:] = leader_tag(1, leader)
                     continue
                 fields = _MANY_DATA_12.pack(partition, code, high, stable, start, count, -1)
                 head = b"".join((out.data, fields, encode_uvarint(size + 1)))
@@ -484,7 +492,7 @@ def _response_parts_any(
         if flexible:
             out.no_tags()
     if flexible:
-        out.no_tags()
+        out.data += b"\0" if hints is None else endpoints_tag(0, hints.endpoints)
     if out.data:
         total += len(out.data)
         parts.append(bytes(out.data))

@@ -1,7 +1,7 @@
 """Produce, both sides, by hand. The broker serves versions 3 to 13, the client of this project speaks 3 to 12.
 
-From version 13 on the topic's id stands in place of its name. Versions 10 to 12 look like 9: the tagged fields that 10 has added
-to the response lead to another leader, and there is one node.
+From version 13 on the topic's id stands in place of its name. Versions 10 to 12 look like 9, but for tagged fields that lead to
+another leader (``leaders.py``).
 
 The broker's side (``parse_request``, ``response``) reads the request in one pass and leaves the records where they lie in the
 frame. Nearly every request of a Kafka client carries one partition of one topic: a few struct calls read that case, and one
@@ -20,18 +20,21 @@ batches among them as they are. Its reader skips the tagged fields that versions
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages.headers import parse_request_header, request_header
+from protocol.kafka.messages.leaders import Hints, endpoints_tag, leader_tag
+from protocol.kafka.runs import Followed, Known, Layout, follow_in_c
 from protocol.wire import UNLIMITED, BytesLike, Reader, Writer
 
 MIN_VERSION, MAX_VERSION = 3, 13
 CLIENT_MIN_VERSION, CLIENT_MAX_VERSION = 3, 12
 
+FIRST_WITH_LEADERS = 10  # from this version on a response may lead to other leaders
 FIRST_WITH_TOPIC_ID = 13  # from this version on a topic's id stands in place of its name
 
 _FLEXIBLE = 9
@@ -172,9 +175,16 @@ _LENGTH_9 = _PREFIX_9.size + _SUFFIX_9.size - 4
 _LENGTH_13 = _PREFIX_13.size + _SUFFIX_9.size - 4
 
 
-def response(correlation_id: int, version: int, results: Sequence[PartitionResult], throttle_ms: int = 0) -> bytes:
-    """The whole response frame. Partitions of one topic are grouped, in the order of ``results``."""
-    if len(results) == 1:
+def response(
+    correlation_id: int,
+    version: int,
+    results: Sequence[PartitionResult],
+    throttle_ms: int = 0,
+    hints: Hints | None = None,
+) -> bytes:
+    """The whole response frame. Partitions of one topic are grouped, in the order of ``results``. ``hints``: from
+    ``FIRST_WITH_LEADERS`` on."""
+    if len(results) == 1 and hints is None:
         topic, partition, error, base_offset, append_time, start_offset, message, record_errors = results[0]
         if message is None and not record_errors:
             if isinstance(topic, bytes):
@@ -209,10 +219,12 @@ def response(correlation_id: int, version: int, results: Sequence[PartitionResul
                         2, partition, error, base_offset, append_time, start_offset, 1, 0, 0, 0, throttle_ms, 0
                     )
                 )
-    return _response_any(correlation_id, version, results, throttle_ms)
+    return _response_any(correlation_id, version, results, throttle_ms, hints)
 
 
-def _response_any(correlation_id: int, version: int, results: Sequence[PartitionResult], throttle_ms: int) -> bytes:
+def _response_any(
+    correlation_id: int, version: int, results: Sequence[PartitionResult], throttle_ms: int, hints: Hints | None
+) -> bytes:
     topics: dict[str | bytes, list[PartitionResult]] = {}
     for result in results:
         topics.setdefault(result.topic, []).append(result)
@@ -233,17 +245,18 @@ def _response_any(correlation_id: int, version: int, results: Sequence[Partition
             out.string(topic)
         out.any_array(len(partitions), flexible)
         for result in partitions:
-            _write_partition(out, version, result)
+            leader = None if hints is None else hints.leaders.get((topic, result.partition))
+            _write_partition(out, version, result, b"\0" if leader is None else leader_tag(0, leader))
         if flexible:
             out.no_tags()
     out.i32(throttle_ms)
     if flexible:
-        out.no_tags()
+        out.data += b"\0" if hints is None else endpoints_tag(0, hints.endpoints)
     out.data[:4] = (len(out.data) - 4).to_bytes(4, "big")
     return out.getvalue()
 
 
-def _write_partition(out: Writer, version: int, result: PartitionResult) -> None:
+def _write_partition(out: Writer, version: int, result: PartitionResult, tags: bytes) -> None:
     out.i32(result.partition)
     out.i16(result.error)
     out.i64(result.base_offset)
@@ -257,7 +270,7 @@ def _write_partition(out: Writer, version: int, result: PartitionResult) -> None
             out.compact_nullable_string(message)
             out.no_tags()
         out.compact_nullable_string(result.error_message)
-        out.no_tags()
+        out.data += tags
     elif version == 8:
         out.array(len(result.record_errors))
         for index, message in result.record_errors:
@@ -275,20 +288,11 @@ FIRST_IN_RUNS = 7  # the first version whose batches may have any codec
 _BEFORE_NAME, _AFTER_NAME = 14, 8
 _BEFORE_NAME_9, _AFTER_NAME_9 = 9, 5
 _BEFORE_ID = 8
-_NO_TAGS = b"\0\0\0"  # they end the partition, the topic and the request
 # Numbers by which a response's fields are found in its bytes. No topic has such a name, and no partition such a number.
 _CORRELATION, _BASE, _START = 0x7FE1E2E3, 0x7FE1E2E3E4E5E6E7, 0x7FF1F2F3F4F5F6F7
 _LONGEST_NAME_9 = 126  # a longer one has a length of two bytes
 # Templates are kept, so a client cannot make them as long as it likes. A topic's name has 249 bytes at most.
 _LONGEST_MIDDLE = 512
-
-
-class Layout(NamedTuple):
-    """Of requests with equally long middles. ``unpack`` gives, of the frame at a position: its length, its kind, the correlation
-    id, the middle, and the length of the records, which is a number or the first three bytes of one. That is ``size`` bytes."""
-
-    unpack: Callable[[memoryview, int], tuple[Any, ...]]
-    size: int
 
 
 class Template:
@@ -376,13 +380,90 @@ def _answer_of(template: Template) -> tuple[Callable[..., bytes], list[bytes]]:
     return _packer(*map(len, parts)), parts
 
 
+_NO_TAGS = b"\0\0\0"  # they end the partition, the topic and the request
+
+
+def follow_python(
+    by_middle: Mapping[bytes, Known],
+    layouts: Mapping[int, Layout],
+    tells_layout: int,
+    is_flexible: bool,
+    data: memoryview,
+    most: int,
+    most_bytes: int,
+) -> Followed | None:
+    """The whole requests at the beginning of ``data`` that have templates, and the same kind and settings as the first. At most
+    ``most`` requests and ``most_bytes``. None: the first one has no template, or is not whole.
+
+    ``by_middle``: by the bytes of a frame from the client id to the length of the records. ``layouts``: by the byte at
+    ``tells_layout`` in a frame. ``is_flexible``: the requests have Kafka's compact lengths, and tags.
+    """
+    templates: list[Any] = []
+    correlation_ids: list[int] = []
+    records: list[memoryview] = []
+    position, limit = 0, min(len(data), most_bytes)
+    middle, known, is_uniform = b"", None, True
+    first_kind, settings = 0, (0, 0)
+    while position + tells_layout < limit and len(templates) < most:
+        layout = layouts.get(data[position + tells_layout])
+        if layout is None:
+            break
+        unpack, size = layout
+        start = position + size
+        if start > limit:
+            break
+        if is_flexible:
+            length, kind, correlation_id, its_middle, count, second, third = unpack(data, position)
+        else:
+            length, kind, correlation_id, its_middle, count = unpack(data, position)
+        if known is None or its_middle != middle:
+            middle, known = its_middle, by_middle.get(its_middle)
+            if known is None:
+                break
+            template, its_kind, its_settings = known
+            if not templates:
+                first_kind, settings = its_kind, its_settings
+            elif its_kind != first_kind or its_settings != settings:
+                break
+            else:
+                is_uniform = False
+        end = position + 4 + length
+        if kind != first_kind or end > limit:
+            break
+        after = end
+        if is_flexible:
+            after -= 3
+            if count < 128:
+                start -= 2
+            elif second < 128:
+                count += (second << 7) - 128
+                start -= 1
+            elif third < 128:
+                count += (second << 7) + (third << 14) - 16512
+            else:
+                break
+            count -= 1
+            if data[after:end] != _NO_TAGS:
+                break
+        if count <= 0 or start + count != after:
+            break
+        templates.append(template)
+        correlation_ids.append(correlation_id)
+        records.append(data[start:after])
+        position = end
+    return (templates, correlation_ids, records, position, is_uniform) if templates else None
+
+
+follow = follow_python if follow_in_c is None else follow_in_c
+
+
 class Templates:
     """The templates of one client, whose requests have the same client id, and versions that are alike."""
 
     __slots__ = ("_by_middle", "_client_id", "_is_flexible", "_layouts", "_tells_layout")
 
     def __init__(self) -> None:
-        self._by_middle: dict[bytes, Template] = {}
+        self._by_middle: dict[bytes, Known] = {}
         # By the byte of the frame that tells them apart: the length of the topic's name, where requests have names.
         self._layouts: dict[int, Layout] = {}
         self._tells_layout = 0  # the position of that byte
@@ -434,66 +515,14 @@ class Templates:
         if (tells_layout, is_flexible, client_id) != (self._tells_layout, self._is_flexible, self._client_id):
             self.clear()  # the client has changed its id, or its version
             self._tells_layout, self._is_flexible, self._client_id = tells_layout, is_flexible, client_id
-        self._by_middle[template.middle] = template
+        self._by_middle[template.middle] = Known(template, template.kind, (template.acks, template.timeout_ms))
         self._layouts[template.middle[tells_layout - _CLIENT_ID]] = template.layout
 
     def follow(self, data: memoryview, most: int, most_bytes: int) -> Run | None:
-        """The whole requests at the beginning of ``data``, as far as each has a template, and the same version, acks and timeout
-        as the first. At most ``most`` requests and ``most_bytes``. None: the first one has no template, or is not whole."""
-        templates: list[Template] = []
-        correlation_ids: list[int] = []
-        records: list[memoryview] = []
-        layouts, tells_layout, is_flexible = self._layouts, self._tells_layout, self._is_flexible
-        position, limit = 0, min(len(data), most_bytes)
-        middle, template, is_uniform = b"", None, True
-        first_kind = acks = timeout_ms = 0
-        while position + tells_layout < limit and len(templates) < most:
-            layout = layouts.get(data[position + tells_layout])
-            if layout is None:
-                break
-            unpack, size = layout
-            start = position + size
-            if start > limit:
-                break
-            if is_flexible:
-                length, kind, correlation_id, its_middle, count, second, third = unpack(data, position)
-            else:
-                length, kind, correlation_id, its_middle, count = unpack(data, position)
-            if template is None or its_middle != middle:
-                middle, template = its_middle, self._by_middle.get(its_middle)
-                if template is None:
-                    break
-                if not templates:
-                    first_kind, acks, timeout_ms = template.kind, template.acks, template.timeout_ms
-                elif template.kind != first_kind or template.acks != acks or template.timeout_ms != timeout_ms:
-                    break
-                else:
-                    is_uniform = False
-            end = position + 4 + length
-            if kind != first_kind or end > limit:
-                break
-            after = end
-            if is_flexible:
-                after -= 3
-                if count < 128:
-                    start -= 2
-                elif second < 128:
-                    count += (second << 7) - 128
-                    start -= 1
-                elif third < 128:
-                    count += (second << 7) + (third << 14) - 16512
-                else:
-                    break
-                count -= 1
-                if data[after:end] != _NO_TAGS:
-                    break
-            if count <= 0 or start + count != after:
-                break
-            templates.append(template)
-            correlation_ids.append(correlation_id)
-            records.append(data[start:after])
-            position = end
-        return _new(Run, (templates, correlation_ids, records, position, is_uniform)) if templates else None
+        """The whole requests at the beginning of ``data`` that have templates, and the same version, acks and timeout as the
+        first. At most ``most`` requests and ``most_bytes``. None: the first one has no template, or is not whole."""
+        followed = follow(self._by_middle, self._layouts, self._tells_layout, self._is_flexible, data, most, most_bytes)
+        return None if followed is None else _new(Run, followed)
 
 
 # -- the client's side ------------------------------------------------------------------------------------------

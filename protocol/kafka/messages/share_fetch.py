@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from protocol.kafka.messages.headers import response_header
+from protocol.kafka.messages.leaders import NO_LEADER, NONE, Hints, write_endpoints, write_leader
 from protocol.wire import UNLIMITED, Reader, Writer, encode_uvarint
 
 MIN_VERSION, MAX_VERSION = 1, 2
@@ -149,8 +150,6 @@ def _partitions(reader: Reader) -> list[SharePartitionRequest]:
 _LENGTH = struct.Struct(">i")
 _ACQUIRED = struct.Struct(">qqhB")  # and no tags
 _HEAD = struct.Struct(">ih")  # throttle time, error
-# The current leader is never another broker, so neither id nor epoch is sent; and no tags.
-_NO_LEADER = struct.pack(">iiB", -1, -1, 0)
 
 
 def fetch_parts(
@@ -159,6 +158,7 @@ def fetch_parts(
     message: str | None,
     lock_timeout_ms: int,
     partitions: Sequence[FetchedPartition],
+    hints: Hints = NONE,
 ) -> list[Any]:
     """The response frame as parts to send in order; the first begins with the frame's length."""
     parts: list[Any] = []
@@ -172,7 +172,7 @@ def fetch_parts(
             out.compact_nullable_string(data.message)
             out.i16(data.acknowledge_error)
             out.compact_nullable_string(data.acknowledge_message)
-            out.data += _NO_LEADER
+            write_leader(out, hints.leaders.get(data.partition, NO_LEADER))
             out.data += encode_uvarint(data.size + 1)
             if data.size:
                 parts += [out.data, *data.parts]
@@ -182,7 +182,8 @@ def fetch_parts(
             out.data += b"".join([_ACQUIRED.pack(*acquired, 0) for acquired in data.acquired])
             out.no_tags()
         out.no_tags()
-    out.data += b"\1\0"  # no endpoints of other brokers, no tags
+    write_endpoints(out, hints.endpoints)
+    out.no_tags()
     parts.append(out.data)
     size += len(out.data)
     _LENGTH.pack_into(parts[0], 0, size - _LENGTH.size)
@@ -196,6 +197,7 @@ def acknowledge_response(
     message: str | None,
     lock_timeout_ms: int,
     partitions: Sequence[AcknowledgedPartition],
+    hints: Hints = NONE,
 ) -> bytearray:
     """A whole response frame."""
     out = _head(correlation_id, error, message)
@@ -206,10 +208,11 @@ def acknowledge_response(
         for data in partitions_of_topic:
             out.data += _HEAD.pack(data.partition[1], data.error)
             out.compact_nullable_string(data.message)
-            out.data += _NO_LEADER
+            write_leader(out, hints.leaders.get(data.partition, NO_LEADER))
             out.no_tags()
         out.no_tags()
-    out.data += b"\1\0"
+    write_endpoints(out, hints.endpoints)
+    out.no_tags()
     _LENGTH.pack_into(out.data, 0, len(out.data) - _LENGTH.size)
     return out.data
 

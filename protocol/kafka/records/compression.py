@@ -4,16 +4,14 @@ Codec ids are those of the batch's attributes: 1 gzip, 2 snappy (xerial's framin
 4 zstd. A few bytes can claim to hold gigabytes, or really hold them: no function allocates more than the caller's bound, and a
 size stated in the data is checked against the most that the data could yield before it is used. Pure.
 
-Libraries: the standard library's zlib is as fast as any other; lz4 compresses ten times faster than cramjam's.
+Libraries: the standard library's zlib is as fast as any other; lz4 compresses ten times faster than cramjam's. Those two are
+imported with the first data of their codecs: they take 2-3 MB, and a broker passes batches on as they are.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-
-import cramjam
-import lz4.frame
 
 from protocol.errors import ProtocolError
 from protocol.wire import BytesLike, Reader
@@ -66,9 +64,13 @@ def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
     if codec == SNAPPY:
         return _compress_xerial(memoryview(data))
     if codec == LZ4:
+        import lz4.frame
+
         # Java's reader accepts only frames whose blocks do not depend on each other.
         return bytes(lz4.frame.compress(data, compression_level=level or 0, block_linked=False))
     if codec == ZSTD:
+        import cramjam
+
         return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
     raise ValueError(f"no codec has the id {codec}")
 
@@ -186,6 +188,8 @@ def _too_many(parts: int) -> ProtocolError:
 
 
 def _compress_xerial(data: memoryview) -> bytes:
+    import cramjam
+
     parts = [_XERIAL_HEADER.pack(_XERIAL_MAGIC, 1, 1)]
     for start in range(0, len(data), _XERIAL_BLOCK):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK]))
@@ -212,6 +216,8 @@ def _decompress_snappy(data: memoryview, max_size: int) -> bytes:
 
 
 def _decompress_snappy_block(data: memoryview, max_size: int) -> bytes:
+    import cramjam
+
     size = Reader(data).uvarint()
     if size > max_size:
         raise _too_large(max_size)
@@ -224,6 +230,8 @@ def _decompress_snappy_block(data: memoryview, max_size: int) -> bytes:
 
 
 def _decompress_lz4(data: BytesLike, max_size: int) -> bytes:
+    import lz4.frame
+
     decompressor = lz4.frame.LZ4FrameDecompressor()
     parts: list[bytes] = []
     left = max_size
@@ -245,6 +253,8 @@ def _decompress_lz4(data: BytesLike, max_size: int) -> bytes:
 
 
 def _decompress_zstd(data: memoryview, max_size: int) -> bytes:
+    import cramjam
+
     bound = _zstd_bound(data, max_size)
     out = bytearray(min(bound, max_size))
     try:

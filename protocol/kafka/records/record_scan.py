@@ -5,13 +5,16 @@ an untrusted client, where a few kilobytes can hold a million records. ``records
 the result of ``records.unpack``, ``header`` the batch's. Pure.
 
 There are two walks over the records of a batch. ``records.walk_records`` serves the readers of values and of times.
-``check_records`` repeats its loop, because it runs for every batch that a producer sends to a compacted topic and would take
-12 % longer over the shared walk. tests/protocol/kafka/records/test_record_scan.py checks that both give the same verdict.
+``check_records`` has a loop of its own, because it runs for every batch that a producer sends to a compacted topic, and for all
+that is compacted, and would take longer over the shared walk. tests/protocol/kafka/records/test_record_scan.py checks that both
+give the same verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import attrs
 
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader
@@ -19,6 +22,7 @@ from protocol.kafka.records.compression import begins_as
 from protocol.kafka.records.records import (
     MOST_HEADERS,
     SMALLEST_RECORD,
+    append_varint,
     check_headers,
     varint,
     varlong,
@@ -83,52 +87,85 @@ def _equal(data: BytesLike, value: int) -> int:
     return len(whole) - len(whole.lstrip(bytes((value,))))
 
 
-def check_records(data: BytesLike, count: int, most_keyless: int = 0, *, dense: bool = True) -> list[int]:
+@attrs.define(eq=False)
+class Columns:
+    """The keys of a batch's records, None for a null one; their offset deltas, which ascend; and the deltas of the records
+    whose value is null."""
+
+    keys: list[bytes | None] = attrs.Factory(list)
+    deltas: list[int] = attrs.Factory(list)
+    without_value: list[int] = attrs.Factory(list)
+
+
+def check_records(
+    data: bytes, count: int, most_keyless: int = 0, *, dense: bool = True, columns: Columns | None = None
+) -> list[int]:
     """Verify that ``data`` is ``count`` well-formed records. Raises ProtocolError.
 
     Their offsets must be ``dense``, as a producer sends them, or else ascend, as after compaction. Returns the indexes of the
-    first records without a key, at most ``most_keyless`` of them.
+    first records without a key, at most ``most_keyless`` of them. ``columns`` gets what is in the records; in case of an error,
+    it is of no use.
     """
     keyless: list[int] = []
-    last = -1
+    keys = None if columns is None else columns.keys
+    deltas = [] if columns is None else columns.deltas
+    last = -2  # as deltas and sizes are here: in zig-zag, where odd numbers are negative
     headers_left = MOST_HEADERS
     pos, end = 0, len(data)
     try:
         for index in range(count):
+            # Varints of one byte, and of two where they are frequent, are decoded in place: a call takes as long as a field.
             size = data[pos]
             if size < 0x80:
-                size = (size >> 1) ^ -(size & 1)
                 pos += 1
+            elif (high := data[pos + 1]) < 0x80:
+                size += (high << 7) - 0x80
+                pos += 2
             else:
-                size, pos = varint(data, pos)
-            record_end = pos + size
-            if size < 0 or record_end > end:
-                raise ProtocolError(f"a record of {size} bytes where {end - pos} are left")
+                size, pos = _zigzag(data, pos)
+            record_end = pos + (size >> 1)
+            if size & 1 or record_end > end:
+                raise ProtocolError(f"a record of {(size >> 1) ^ -(size & 1)} bytes where {end - pos} are left")
             pos += 1  # attributes: none are in use
             if data[pos] < 0x80:
                 pos += 1
+            elif data[pos + 1] < 0x80:
+                pos += 2
             else:
                 _, pos = varlong(data, pos)  # timestamp delta
             delta = data[pos]
             if delta < 0x80:
-                delta = (delta >> 1) ^ -(delta & 1)
                 pos += 1
             else:
-                delta, pos = varint(data, pos)
-            if delta != index if dense else delta <= last:
-                raise ProtocolError(f"record {index} has the offset delta {delta}")
+                delta, pos = _zigzag(data, pos)
+            if delta != last + 2 and (dense or delta <= last or delta & 1):
+                raise ProtocolError(f"record {index} has the offset delta {(delta >> 1) ^ -(delta & 1)}")
             last = delta
-            for field in (0, 1):  # key, value
-                size = data[pos]
-                if size < 0x80:
-                    size = (size >> 1) ^ -(size & 1)
-                    pos += 1
-                else:
-                    size, pos = varint(data, pos)
-                if size >= 0:
-                    pos += size
-                elif not field and len(keyless) < most_keyless:
-                    keyless.append(index)
+            key_size = data[pos]
+            if key_size < 0x80:
+                pos += 1
+            else:
+                key_size, pos = _zigzag(data, pos)
+            key = pos
+            if not key_size & 1:
+                pos += key_size >> 1
+            elif len(keyless) < most_keyless:
+                keyless.append(index)
+            if keys is not None:
+                keys.append(None if key_size & 1 else data[key:pos])
+                deltas.append(delta >> 1)
+            size = data[pos]
+            if size < 0x80:
+                pos += 1
+            elif (high := data[pos + 1]) < 0x80:
+                size += (high << 7) - 0x80
+                pos += 2
+            else:
+                size, pos = _zigzag(data, pos)
+            if not size & 1:
+                pos += size >> 1
+            elif columns is not None:
+                columns.without_value.append(delta >> 1)
             if pos >= record_end:
                 raise ProtocolError("a record with a field that is longer than the record")
             if data[pos]:
@@ -142,6 +179,43 @@ def check_records(data: BytesLike, count: int, most_keyless: int = 0, *, dense: 
     if pos != end:
         raise ProtocolError("a batch with more in it than its records")
     return keyless
+
+
+def _zigzag(data: BytesLike, pos: int) -> tuple[int, int]:
+    """The varint at ``pos`` as it is written, in zig-zag, and the position after it. Raises ProtocolError, IndexError."""
+    value, pos = varint(data, pos)
+    return (value << 1) ^ (value >> 31), pos
+
+
+def picked(data: bytes, count: int, deltas: Sequence[int], later_ms: int = 0) -> tuple[bytearray, int]:
+    """Those of ``count`` well-formed records that have these offset deltas, which ascend and are not empty, and their largest
+    timestamp delta as it was. ``later_ms`` is added to their timestamp deltas, for a batch with another base timestamp."""
+    out = bytearray()
+    left = iter(deltas)
+    wanted, latest, begin = next(left), -(1 << 63), 0
+    for timestamp_delta, offset_delta, _, record_end in walk_records(data, count):
+        if offset_delta == wanted:
+            if later_ms:
+                _, after_size = varint(data, begin)
+                _, after_time = varlong(data, after_size + 1)
+                record = bytearray(data[after_size : after_size + 1])
+                append_varint(record, as_int64(timestamp_delta + later_ms))
+                record += data[after_time:record_end]
+                append_varint(out, len(record))
+                out += record
+            else:
+                out += data[begin:record_end]
+            latest = max(latest, timestamp_delta)
+            wanted = next(left, -1)
+            if wanted < 0:
+                return out, latest
+        begin = record_end
+    raise AssertionError(f"no record has the offset delta {wanted}")
+
+
+def as_int64(value: int) -> int:
+    """As Java computes with timestamps: beyond its ends, the range of 64 bits begins again."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _headers(data: BytesLike, pos: int, end: int, left: int) -> tuple[int, int]:

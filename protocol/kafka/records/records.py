@@ -98,6 +98,8 @@ def read_records(header: BatchHeader, data: bytes, first_offset: int = 0) -> Ite
             skipped, record_end = _skip_records(data, left, first_offset - base_offset)
             left -= skipped
         walked = walk_records(data, left, record_end)
+        key: bytes | None
+        value: bytes | None
         for timestamp_delta, offset_delta, pos, record_end in walked:
             key, pos = _nullable(data, pos, record_end)
             value, pos = _nullable(data, pos, record_end)
@@ -288,15 +290,15 @@ def build_batch(
         latest = max(latest, timestamp)
         delta = count - 1 if offsets is None else offsets[count - 1] - base_offset
         record = bytearray(1)  # attributes
-        _append_varint(record, timestamp - base_timestamp)
-        _append_varint(record, delta)
+        append_varint(record, timestamp - base_timestamp)
+        append_varint(record, delta)
         _append_nullable(record, key)
         _append_nullable(record, value)
-        _append_varint(record, len(headers))
+        append_varint(record, len(headers))
         for name, header_value in headers:
             _append_nullable(record, name.encode("utf-8", "surrogateescape"))
             _append_nullable(record, header_value)
-        _append_varint(body, len(record))
+        append_varint(body, len(record))
         body += record
     packed: bytes | bytearray = body
     if compression:
@@ -307,7 +309,7 @@ def build_batch(
         NO_TIMESTAMP if base_timestamp is None else base_timestamp, latest if max_timestamp is None else max_timestamp,
         producer_id, producer_epoch, base_sequence, count,
     )  # fmt: skip
-    return _with_checksum(header, packed)
+    return with_checksum(header, packed)
 
 
 def enclose(body: BytesLike, count: int, base_timestamp: int, max_timestamp: int, codec: int) -> bytearray:
@@ -324,17 +326,19 @@ def enclose(body: BytesLike, count: int, base_timestamp: int, max_timestamp: int
         0, HEADER_SIZE - LOG_OVERHEAD + len(body), -1, MAGIC, 0, used,
         count - 1, base_timestamp, max_timestamp, NO_PRODUCER_ID, -1, -1, count,
     )  # fmt: skip
-    return _with_checksum(header, body)
+    return with_checksum(header, body)
 
 
-def _with_checksum(header: bytes, body: BytesLike) -> bytearray:
+def with_checksum(header: bytes, body: BytesLike) -> bytearray:
+    """The batch of this header, in which the checksum is not set yet, and these records as they are stored."""
     batch = bytearray().join((header, body))
     batch[17:21] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
     return batch
 
 
-def _append_varint(out: bytearray, value: int) -> None:
-    value = value << 1 if value >= 0 else ~(value << 1)  # zig-zag, of any width
+def append_varint(out: bytearray, value: int) -> None:
+    """In zig-zag, of any width."""
+    value = value << 1 if value >= 0 else ~(value << 1)
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -345,7 +349,7 @@ def _append_nullable(out: bytearray, value: bytes | None) -> None:
     if value is None:
         out.append(1)  # -1 in zig-zag
     else:
-        _append_varint(out, len(value))
+        append_varint(out, len(value))
         out += value
 
 

@@ -19,6 +19,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
 from tests.client.gate import Gate
+from tests.kafka_connection import exactly
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS = ["PLAIN", *HASHES, "OAUTHBEARER"]
@@ -210,18 +211,8 @@ class Bearer(Steps):
 
 
 def _frame(sock: socket.socket) -> bytes:
-    length = _exactly(sock, 4)
-    return length + _exactly(sock, _LENGTH.unpack(length)[0])
-
-
-def _exactly(sock: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = sock.recv(size - len(data))
-        if not piece:
-            raise OSError("closed")
-        data += piece
-    return data
+    length = exactly(sock, 4)
+    return length + exactly(sock, _LENGTH.unpack(length)[0])
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

@@ -344,6 +344,7 @@ class ReferenceServer:
         self.partition_wait = 0.2
         self.partitions: dict[bytes, Partition] = {}
         self.connections: set[Connection] = set()
+        self._accepted: list[Connection] = []  # all that there were
         self.closed_connections = 0
         self.received: list[Any] = []
         self.violations: list[str] = []
@@ -399,6 +400,7 @@ class ReferenceServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(self, reader, writer)
         self.connections.add(connection)
+        self._accepted.append(connection)
         await connection.run()
 
     def __enter__(self) -> "ReferenceServer":
@@ -421,7 +423,8 @@ class ReferenceServer:
             # loop, and whoever cancels it before leaves the transport open.
             for _ in range(10):
                 await asyncio.sleep(0)
-            for connection in list(self.connections):
+            # One that has ended may still have bytes to send to a client that does not read them.
+            for connection in self._accepted:
                 connection.cut()
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in tasks:

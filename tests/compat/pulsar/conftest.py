@@ -7,6 +7,7 @@ import pulsar
 import pytest
 
 from tests.compat.pulsar.helpers import Admin
+from tests.compat.served import Served
 from tests.process.broker_process import BrokerProcess
 
 NAMESPACES = ("public/default", "public/other")
@@ -14,7 +15,7 @@ NAMESPACES = ("public/default", "public/other")
 
 @pytest.fixture(scope="package")
 def pulsar_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(
+    with Served(
         tmp_path_factory.mktemp("pulsar"),
         f"pulsar_namespaces={','.join(NAMESPACES)}",
         listener="pulsar://127.0.0.1:0",

@@ -120,13 +120,17 @@ class Admin:
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """The status, and the answer as JSON if it is some."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}{path}", data, self.headers, method=method)
+        return self._call(method, f"{self.url}{path}", None if body is None else json.dumps(body).encode())
+
+    def _call(self, method: str, url: str, data: bytes | None) -> tuple[int, Any]:
+        request = urllib.request.Request(url, data, self.headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE_MS / 1000) as answer:
                 return answer.status, _parsed(answer.read())
         except urllib.error.HTTPError as error:
             with error:
+                if error.code == 307:  # to the node that has the topic; urllib follows it for GET only
+                    return self._call(method, error.headers["location"], data)
                 return error.code, _parsed(error.read())
 
     def put(self, path: str, body: Any = None) -> None:

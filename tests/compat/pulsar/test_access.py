@@ -25,6 +25,7 @@ from tests import certificates
 from tests.certificates import Files
 from tests.compat.pulsar.conftest import quiet_logger
 from tests.compat.pulsar.helpers import numbered, receive, send, texts
+from tests.compat.served import Served
 from tests.process.broker_process import BrokerProcess
 
 KEY = b"k" * 32
@@ -46,7 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Files]:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, files: dict[str, Files]) -> Iterator[BrokerProcess]:
-    with BrokerProcess(
+    with Served(
         tmp_path_factory.mktemp("guarded"),
         "authorizer_class_name=acl",
         "super_users=User:ANONYMOUS;User:root;User:CN=alice",

@@ -119,7 +119,7 @@ def documented(path: str) -> Any:
 
 # Objects whose fields are names of things.
 _OPTIONAL = {"json", "truncated"}
-_MAPPINGS = (".muted", ".series", ".fields", ".values")
+_MAPPINGS = (".muted", ".series", ".fields", ".values", ".endpoints")
 
 
 def differences(example: Any, answer: Any, where: str = "") -> list[str]:

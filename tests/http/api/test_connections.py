@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
+from broker.config.server_settings import default_processors
 from broker.http.api.connections import reasons
 from broker.network.mute import CLOSING, THROTTLED, Hold
 from tests.http.api.harness import Api, api_broker, differences, documented
@@ -35,7 +36,7 @@ def test_connection_shows_client_software_and_bytes(api: Api) -> None:
 
 def test_the_reactor_has_processors_channel_handlers_and_memory(api: Api) -> None:
     reactor = api.get("/connections")["reactor"]
-    assert 3 == len(reactor["processors"])
+    assert default_processors() == len(reactor["processors"])
     assert (500, 8) == (reactor["channel"]["capacity"], reactor["handlers"]["threads"])
     assert sum(each["connections"] for each in reactor["processors"]) == api.get("/overview")["connections"]
     assert 0 < reactor["acceptor"]["accepted"]

@@ -16,7 +16,7 @@ from protocol.kafka.messages.consumer_protocol import encode_subscription
 from tests.kafka.groups.classic_group_driver import Parked
 from tests.kafka.groups.group_harness import DAY_S, NOBODY, GroupHarness
 
-needs_re2 = pytest.mark.skipif(expressions.re2 is None, reason="google-re2 is not installed")
+needs_re2 = pytest.mark.skipif(not expressions.available(), reason="google-re2 is not installed")
 
 SESSION_S = 45
 SESSION = "consumer.session.timeout.ms"

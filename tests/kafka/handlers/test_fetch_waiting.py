@@ -142,3 +142,49 @@ def test_batch_larger_than_the_limit_is_enough(kafka: Kafka, partitions: int) ->
         kafka.fill(topic, NOW_MS, partition=4)
         (found,) = response(client)
         assert [4] == [partition.partition_index for partition in found.partitions if partition.records]
+
+
+TIERED = {
+    "objects": "memory://",
+    "log_segment_bytes": 300,
+    "log_local_retention_bytes": 0,
+    "log_flush_offset_checkpoint_interval_ms": 20,
+    "remote_log_manager_task_interval_ms": 20,
+}
+
+
+def tiered(kafka: Kafka, partitions: int) -> str:
+    """A topic whose partition 5 has its first records in the object store only."""
+    topic = kafka.topic(partitions)
+    kafka.fill(topic, *range(NOW_MS, NOW_MS + 20), partition=5)
+    log = kafka.inside.logs.get(topic, 5)
+    assert log is not None
+    wait_for(lambda: log.around.tier is not None and log.around.tier.earliest_local(log) == log.view.bases[-1])
+    return topic
+
+
+@pytest.mark.parametrize("partitions", [20, MANY])
+def test_deadline_answers_with_records_of_object_store(partitions: int) -> None:
+    with Kafka(**TIERED) as kafka:
+        topic = tiered(kafka, partitions)
+        (found,) = kafka.ask(
+            ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions), min_bytes=100_000, max_wait=100)
+        ).responses
+        sizes = {partition.partition_index: len(partition.records or b"") for partition in found.partitions}
+        assert {5} == {number for number, size in sizes.items() if size}
+        assert sizes[5] > 300
+        assert 0 == kafka.inside.watches.taken
+
+
+@pytest.mark.parametrize("partitions", [20, MANY])
+def test_append_to_another_log_ends_wait_of_fetch_from_object_store(partitions: int) -> None:
+    with Kafka(**TIERED) as kafka:
+        topic = tiered(kafka, partitions)
+        with Beside(kafka) as client:
+            client.tell(ApiKey.FETCH, 11, **waiting_fetch(topic, range(partitions), min_bytes=1600))
+            wait_for(lambda: kafka.inside.watches.taken == partitions)
+            kafka.fill(topic, *range(NOW_MS, NOW_MS + 3), partition=7)
+            (found,) = response(client)
+        sizes = {partition.partition_index: len(partition.records or b"") for partition in found.partitions}
+        assert {5, 7} == {number for number, size in sizes.items() if size}
+        assert sum(sizes.values()) >= 1600

@@ -200,3 +200,29 @@ def test_requests_by_time_take_turns(kafka: Kafka, monkeypatch: pytest.MonkeyPat
         second.frame()
     assert [(0, 1000 + number) for number in range(5)] == [found(one) for one in topic.partitions]
     assert order == [(wide, 0), (narrow, 0), *((wide, number) for number in range(1, 5))]
+
+
+def test_offsets_of_tiers() -> None:
+    """-4: the first on the local disk; -5: the last in the object store; -6: the first that is not there yet."""
+    settings = {
+        "log_segment_bytes": 300,
+        "log_local_retention_bytes": 0,
+        "log_flush_offset_checkpoint_interval_ms": 20,
+        "remote_log_manager_task_interval_ms": 20,
+    }
+    with Kafka(objects="memory://", **settings) as kafka:
+        topic, empty = kafka.topic(), kafka.topic()
+        kafka.fill(topic, *range(1000, 1020))
+        log = kafka.inside.logs.get(topic, 0)
+        assert log is not None
+        last = log.view.bases[-1]
+        assert last > 5
+        wait_for(lambda: ask(kafka, topic, EARLIEST_LOCAL).offset == last)
+        assert (last - 1, -1) == found(ask(kafka, topic, LATEST_TIERED))
+        assert (last, -1) == found(ask(kafka, topic, EARLIEST_PENDING_UPLOAD))
+        assert (0, -1) == found(ask(kafka, topic, EARLIEST))
+        assert (3, 1003) == found(ask(kafka, topic, 1003))
+        assert (19, 1019) == found(ask(kafka, topic, MAX_TIMESTAMP))
+        assert (-1, -1) == found(ask(kafka, empty, LATEST_TIERED))
+        assert (0, -1) == found(ask(kafka, empty, EARLIEST_PENDING_UPLOAD))
+        assert (0, -1) == found(ask(kafka, empty, EARLIEST_LOCAL))

@@ -17,6 +17,7 @@ from tests.kafka.handlers.kafka_client import Kafka, versions
 from tests.kafka.handlers.share_client import ACCEPT, EARLIEST, RELEASE, Member, write
 from tests.loops import loop_over
 from tests.security.grants import Grants
+from tests.waiting import wait_for
 
 all_versions = loop_over("version", versions(share_fetch.API))
 
@@ -441,3 +442,28 @@ def test_a_group_that_does_not_exist_leaves_nothing() -> None:
                 assert {} == share.offsets(member.group)
                 assert member.group not in groups.names()
             assert before == (groups.memory.used_bytes, len(share.entries()))
+
+
+def test_records_in_object_store_are_shared() -> None:
+    settings = {
+        "log_segment_bytes": 300,
+        "log_local_retention_bytes": 0,
+        "log_flush_offset_checkpoint_interval_ms": 20,
+        "remote_log_manager_task_interval_ms": 20,
+    }
+    with Kafka(objects="memory://", **settings) as kafka:
+        kafka.inside.share.settings = lambda _: EARLIEST
+        topic = kafka.topic()
+        for number in range(20):
+            write(kafka, topic, 1, value=b"%d" % number * 20)
+        log = kafka.inside.logs.get(topic, 0)
+        assert log is not None
+        end = log.view.bases[-1]
+        wait_for(lambda: log.around.tier is not None and log.around.tier.earliest_local(log) == end > 10)
+        got: list[tuple[int, int]] = []
+        with Member(kafka, topic, group=topic) as member:
+            while len(got) < 20:
+                fetched = member.fetch(max_records=3)
+                got += fetched.all()
+                assert fetched.offsets()
+        assert [(0, offset) for offset in range(20)] == got

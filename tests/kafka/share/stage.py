@@ -42,8 +42,8 @@ class Catalogue:
         for change in changes:
             change(self)
 
-    def load_documents(self, kind: str) -> Iterable[tuple[str, bytes]]:
-        return self.inner.load_documents(kind)
+    def load_documents(self, kind: str, prefix: str = "") -> Iterable[tuple[str, bytes]]:
+        return self.inner.load_documents(kind, prefix)
 
 
 class Waiting:

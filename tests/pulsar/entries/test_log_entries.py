@@ -1,6 +1,7 @@
 """Entries read from logs that Kafka's producers write to as well: everything that consumers may see, at its own offset, once."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.pulsar.entries import log_entries
-from broker.pulsar.entries.log_entries import LogEntriesReader
+from broker.pulsar.entries.log_entries import SENDFILE_BYTES, LogEntriesReader
 from broker.pulsar.entry import Entry
 from broker.runtime.disk import FileRegion
 from broker.runtime.threads import Lock
@@ -20,6 +21,7 @@ from protocol.pulsar.payload import decompressed, split_batch
 from protocol.pulsar.sends import crc_matches, read_stored_part
 from tests.pulsar.entries.messages import append_entry, batch_of, message
 from tests.storage.helpers import NOW_MS, Storage, append, batch, garbage, lying
+from tests.storage.tier.helpers import TieredStorage
 
 
 def messages_of(entry: Entry) -> list[tuple[int, bytes | None]]:
@@ -201,3 +203,23 @@ def test_any_log_is_read_whole(
     for offset in {offset for offset, _ in expected}:
         (first, *_) = LogEntriesReader(log, Lock()).read(offset, 1, 1).entries
         assert first.offset <= offset <= first.last
+
+
+def test_entries_in_object_store_are_read_into_memory(tmp_path: Path) -> None:
+    """Large ones, too: they are kept, and the piece of the cache from which they could be sent may be gone by then."""
+    (tmp_path / "data").mkdir()
+    storage = TieredStorage(tmp_path / "data", cache_bytes=5000)
+    try:
+        log = storage.create(segment_bytes=200_000)
+        for number in range(5):
+            append_entry(log, message(b"%d" % number * SENDFILE_BYTES))
+            append(log, b"record %d" % number)
+        before = seen(log)
+        storage.upload()
+        assert log.view.segments[0].log.get().is_remote
+        entries = read_all(log)
+        end = log.view.bases[1]
+        assert not any(isinstance(entry.data, FileRegion) for entry in entries if entry.offset < end)
+        assert before == [one for entry in entries for one in messages_of(entry)]
+    finally:
+        storage.kill()

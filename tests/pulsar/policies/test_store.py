@@ -22,6 +22,7 @@ from broker.pulsar.policies.policies import (
 )
 from broker.pulsar.policies.store import KIND, PolicyStore
 from broker.pulsar.schemas.compatibility import Strategy
+from tests.pulsar.two_nodes import TwoNodes
 
 TOPIC, OTHER = UUID(int=1), UUID(int=2)
 NAMESPACE = "public/default"
@@ -133,3 +134,21 @@ def test_field_of_later_version_is_ignored() -> None:
 def test_unreadable_policies_are_a_storage_error(body: bytes) -> None:
     with pytest.raises(StorageError):
         decode(body)
+
+
+def test_two_nodes_follow_the_same_policies(tmp_path: Path) -> None:
+    catalogue = SqliteCatalogue(str(tmp_path / "catalogue.db"))
+    cluster = TwoNodes(tmp_path)
+    one, other = (PolicyStore(catalogue, nodes=node) for node in cluster.nodes)
+    changed: list[int] = []
+    other.on_change.append(lambda: changed.append(1))
+    for store, reloads in zip((one, other), cluster.reloads, strict=True):
+        reloads.append(store.reload)
+    one.set_namespace(NAMESPACE, message_ttl_s=60)
+    assert (60, [1]) == (other.of(NAMESPACE, TOPIC).message_ttl_s, changed)
+    other.reload()
+    assert [1] == changed  # nothing new
+    other.set_namespace(NAMESPACE, max_consumers=5)  # and what the other one has set stays
+    assert (60, 5) == (one.of(NAMESPACE, TOPIC).message_ttl_s, one.of(NAMESPACE, TOPIC).max_consumers)
+    one.remove_namespace(NAMESPACE)
+    assert BROKER == other.of(NAMESPACE, TOPIC)

@@ -25,6 +25,7 @@ from broker.pulsar.schemas.compatibility import (
 )
 from broker.pulsar.schemas.registry import SchemaRegistry, decode, encode
 from protocol.pulsar.pulsar_pb2 import Schema as SchemaMessage
+from tests.pulsar.two_nodes import TwoNodes
 
 TOPIC, OTHER = UUID(int=1), UUID(int=2)
 FULL = Strategy.FULL
@@ -166,3 +167,14 @@ def test_versions_are_eight_bytes_on_the_wire() -> None:
     assert version_from_bytes(b"") is None
     with pytest.raises(MetadataInvalid):
         version_from_bytes(b"\1")
+
+
+def test_two_nodes_number_the_versions_of_a_topic_together(tmp_path: Path) -> None:
+    catalogue = SqliteCatalogue(str(tmp_path / "catalogue.db"))
+    one, other = (SchemaRegistry(catalogue, node) for node in TwoNodes(tmp_path).nodes)
+    schemas = [avro(*"abcdef"[: count + 1], default=True) for count in range(6)]
+    numbers = [(one, other)[number % 2].put(TOPIC, schema, FULL, 1) for number, schema in enumerate(schemas)]
+    assert list(range(6)) == numbers
+    one.reload()
+    assert [[0, 1, 2, 3, 4, 5]] * 2 == [[each.version for each in registry.all(TOPIC)] for registry in (one, other)]
+    assert [2, 2] == [registry.put(TOPIC, schemas[2], FULL, 1) for registry in (one, other)]

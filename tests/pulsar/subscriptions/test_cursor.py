@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import StorageError
-from broker.pulsar.subscriptions.cursor import Cursor
+from broker.pulsar.subscriptions.cursor import Cursor, cut_state
 
 OFFSETS = st.integers(0, 1 << 62)
 TEXTS = st.text(max_size=30)
@@ -166,3 +166,24 @@ def test_entry_cut_by_log_start_is_not_acknowledged() -> None:
     assert not cursor.is_acknowledged(19)
     assert 7 == cursor.acknowledge(10, 10)
     assert 20 == cursor.acknowledged_before
+
+
+@given(
+    st.integers(0, 10),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 4), st.booleans()), max_size=12),
+    st.integers(0, 45),
+)
+def test_cut_cursor_says_the_same_before_the_end_and_nothing_after_it(
+    start: int, acknowledged: list[tuple[int, int, bool]], end: int
+) -> None:
+    cursor = Cursor(start, {"name": "value"})
+    for entry, messages, whole in acknowledged:
+        entry *= 4  # entries do not overlap
+        cursor.acknowledge(entry, messages, None if whole else [1])
+    after = Cursor.decode(cut_state(cursor.encode(), end))
+    assert {"name": "value"} == after.properties
+    assert [cursor.is_acknowledged(offset) for offset in range(end)] == [
+        after.is_acknowledged(offset) for offset in range(end)
+    ]
+    assert [cursor.ack_set(offset) for offset in range(end)] == [after.ack_set(offset) for offset in range(end)]
+    assert not any(after.is_acknowledged(offset) for offset in range(end, 250))

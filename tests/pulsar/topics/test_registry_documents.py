@@ -1,12 +1,15 @@
 import uuid
+from pathlib import Path
 
+import attrs
 import pytest
 
 from broker.errors import StorageError
 from broker.metadata.writer import CatalogueWriter
-from broker.pulsar.topics.registry import KIND, TopicDocuments, decode, encode
+from broker.pulsar.topics.registry import EPOCH_KIND, KIND, TopicDocuments, decode, encode
 from broker.pulsar.topics.topic import TopicRecord
 from tests.pulsar.subscriptions.stage import FaultyCatalogue
+from tests.pulsar.two_nodes import TwoNodes
 from tests.sim.catalogue import Tables
 
 ONE, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -109,3 +112,71 @@ def test_documents_of_deleted_topics_are_removed_at_start() -> None:
     world.start()
     assert [(KIND, str(ONE))] == list(world.tables.documents)
     assert world.documents.get(ONE) is not None
+
+
+class Shared:
+    """Two nodes with one catalogue."""
+
+    def __init__(self, directory: Path) -> None:
+        self.catalogue = FaultyCatalogue(None, Tables())
+        self.writers = [CatalogueWriter(self.catalogue) for _ in range(2)]
+        nodes = TwoNodes(directory).nodes
+        self.documents = [
+            TopicDocuments(self.catalogue, writer, node) for writer, node in zip(self.writers, nodes, strict=True)
+        ]
+
+    def written(self) -> None:
+        for writer in self.writers:
+            writer.step(0)
+
+
+def ignored(_error: StorageError | None) -> None: ...
+
+
+def test_two_nodes_never_give_the_same_ledger(tmp_path: Path) -> None:
+    documents, given = Shared(tmp_path).documents, []
+    for number in range(200):
+        given.append(documents[number % 2].new_record(partitioned=True).ledger)
+    assert 200 == len(set(given))
+
+
+def test_two_nodes_that_use_a_topic_first_make_one_document(tmp_path: Path) -> None:
+    one, other = Shared(tmp_path).documents
+    assert one.ensure(ONE) == other.ensure(ONE)
+
+
+def test_what_one_node_changes_is_read_by_the_other(tmp_path: Path) -> None:
+    shared = Shared(tmp_path)
+    one, other = shared.documents
+    one.ensure(ONE)
+    assert {ONE: one.get(ONE)} == other.reload(lambda _: False)
+    one.change(ONE, lambda record: attrs.evolve(record, properties={"a": "b"}), ignored)
+    shared.written()
+    assert {ONE: {"a": "b"}} == {key: each.properties for key, each in other.reload(lambda _: False).items()}
+    assert {} == other.reload(lambda _: False)  # nothing new
+
+
+def test_a_node_does_not_take_back_what_it_has_not_written_yet(tmp_path: Path) -> None:
+    shared = Shared(tmp_path)
+    one, _ = shared.documents
+    one.ensure(ONE)
+    one.change(ONE, lambda record: attrs.evolve(record, properties={"new": "er"}), ignored)
+    assert {} == one.reload(lambda _: True)
+    assert {"new": "er"} == one.ensure(ONE).properties
+
+
+def test_epochs_of_partitions_on_two_nodes_are_all_kept(tmp_path: Path) -> None:
+    shared = Shared(tmp_path)
+    one, other = shared.documents
+    one.ensure(ONE)
+    other.reload(lambda _: False)
+    one.save_epoch(ONE, 0, 3, ignored)
+    other.save_epoch(ONE, 1, 5, ignored)
+    other.save_epoch(ONE, 1, 4, ignored)  # an older one
+    shared.written()
+    for nodes in (None, TwoNodes(tmp_path).nodes[0]):
+        again = TopicDocuments(shared.catalogue, CatalogueWriter(shared.catalogue), nodes)
+        again.load({ONE}.__contains__)
+        assert {0: 3, 1: 5} == again.ensure(ONE).epochs
+    one.forget(ONE)
+    assert [] == list(shared.catalogue.load_documents(EPOCH_KIND))

@@ -20,7 +20,7 @@ from tests.pulsar.wire import Type, Wire
 from tests.waiting import wait_for
 
 Connect = Callable[..., Wire]
-pytestmark = pytest.mark.skipif(expressions.re2 is None, reason="google-re2 is not installed")
+pytestmark = pytest.mark.skipif(not expressions.available(), reason="google-re2 is not installed")
 
 
 def texts(*names: str, namespace: str = "public/default") -> set[str]:
@@ -149,7 +149,7 @@ def test_expressions_that_cannot_be_watched_are_refused(broker: Broker, connect:
 def test_without_re2_clients_are_told_to_poll(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expressions, "re2", None)
+    monkeypatch.setattr(expressions, "_INSTALLED", False)
     wire = connect()
     assert not wire.connected.feature_flags.supports_topic_watchers
     assert pb.ServerError.NotAllowedError == Watcher(wire).error

@@ -192,8 +192,9 @@ class Producer(Client):
                 batch.acked = True
                 history = self.history.partition(entry.topic, entry.partition)
                 would_survive = self.history.would_survive
+                acks = self.history.promise_of(self.acks)
                 if (
-                    self.acks == -1
+                    acks == -1
                     and would_survive is not None
                     and entry.topic != self.trimmed
                     and not history.rotten
@@ -202,7 +203,7 @@ class Producer(Client):
                     raise Violation(
                         f"{self.name}: {history} at {result.base_offset} was acknowledged and is not on the disk"
                     )
-                history.acknowledged(result.base_offset, batch.values, self.acks, self.life)
+                history.acknowledged(result.base_offset, batch.values, acks, self.life)
             return
         if self.history.partition(entry.topic, entry.partition).rotten:
             batch.acked = True  # given up

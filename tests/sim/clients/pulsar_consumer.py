@@ -62,7 +62,7 @@ class PulsarConsumer(PulsarClient):
         if member.holds and (self.quiet or self.rng.random() < self._zeal):
             self._attend(member)
         if self.rng.random() < 0.05 and not self.asks("GET_LAST_MESSAGE_ID"):
-            self.ask("GET_LAST_MESSAGE_ID", consumer_id=self._consumer)
+            self.ask("GET_LAST_MESSAGE_ID", self.subscription.confirmed_before, consumer_id=self._consumer)
         if not self.quiet and self._again and self.rng.random() < self._again:
             self.subscription.asked(member, None)
             self.send(command("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=self._consumer))
@@ -161,7 +161,7 @@ class PulsarConsumer(PulsarClient):
             self.history.on_promise()
         elif kind == "GET_LAST_MESSAGE_ID" and message.body.HasField("consumer_mark_delete_position"):
             position = message.body.consumer_mark_delete_position.entryId
-            self.subscription.marked(-1 if position == _LAST else position, self.name)
+            self.subscription.marked(-1 if position == _LAST else position, self.name, confirmed=context)
 
     def refused(self, kind: str, context: Any, error: str) -> None:
         if kind == "SUBSCRIBE" and error == "ConsumerBusy":

@@ -13,7 +13,9 @@ from broker.storage.backup.layout import PLAN, plan_from_json
 from broker.storage.backup.staging import Staging, cut
 from broker.storage.checkpoints import CLEANER_OFFSETS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from broker.storage.recovery import startup
+from broker.storage.tier.detach import detach
 from tests.storage.helpers import Storage, append, append_many, values
+from tests.storage.tier.helpers import TieredStorage
 
 
 class World:
@@ -161,3 +163,32 @@ def test_no_compaction_begins_while_files_are_pinned(storage: Storage) -> None:
         assert [20] == [each.end_offset for each in cut([log], storage.clock)]
     storage.housekeep()
     assert sizes != [segment.size for segment in log.view.segments]
+
+
+def test_backup_has_what_is_in_object_store(tmp_path: Path) -> None:
+    """And the copy that is made of it leaves the store alone."""
+    (tmp_path / "data").mkdir()
+    storage = TieredStorage(tmp_path / "data")
+    try:
+        startup.write_properties(storage.disk, storage.manager.config)
+        log = storage.create()
+        append_many(log, 60)
+        storage.upload()
+        before, objects = values(log), storage.store.names()
+        backups = Backups(storage.manager, storage.clock, Timer(storage.clock), storage.entropy, "cluster")
+        backups.begin()
+        directory = Path(storage.directory) / ".backup"
+        plan = plan_from_json(json.loads((directory / PLAN).read_text()))
+        for file in plan.files:
+            (tmp_path / "copy" / file.path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "copy" / file.path).write_bytes((directory / file.path).read_bytes()[: file.size])
+    finally:
+        storage.kill()
+    catalogue = SqliteCatalogue(f"{tmp_path}/copy/catalogue.sqlite")
+    assert objects == sorted({file.object for file in catalogue.load_remote_files()})
+    detach(catalogue)
+    assert ([], []) == (list(catalogue.load_remote_files()), catalogue.condemned_objects())
+    catalogue.close()
+    restored = Storage(tmp_path / "copy")
+    assert before == values(restored.log())
+    restored.stop()

@@ -5,7 +5,7 @@ from pathlib import Path
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime import copying
 from broker.runtime.disk import SystemDisk
-from broker.storage.backup.copying import restore
+from broker.storage.backup.copying import DirectoryBackup, restore
 from broker.storage.backup.layout import DATA, JOURNAL, Manifest, Plan, StoredFile, write_manifest
 from broker.storage.data_directory import CATALOGUE
 
@@ -23,7 +23,7 @@ def test_restored_broker_skips_producer_ids_assigned_after_backup(tmp_path: Path
     size, checksum = copying.checksum_of(path)
     stored = StoredFile(CATALOGUE, size, checksum, None)
     write_manifest(DISK, str(backup), Manifest(Plan("id", 1, "cluster", "0.1", (), ()), (stored,)))
-    restore(DISK, str(backup), str(data_dir))
+    restore(DISK, DirectoryBackup(DISK, str(backup)), str(data_dir))
     restored = SqliteCatalogue(str(data_dir / CATALOGUE))
     assert restored.allocate_producer_ids(1) > given + 1_000_000
     restored.close()

@@ -12,7 +12,9 @@ from tests.loops import loop_over
 
 
 def test_settings_table_and_config_fields_match() -> None:
-    assert sorted(setting.field for setting in SETTINGS) == sorted(field.name for field in attrs.fields(LogConfig))
+    of_broker = ["is_shipped"]  # no setting of a topic
+    fields = [field.name for field in attrs.fields(LogConfig)]
+    assert sorted([*(setting.field for setting in SETTINGS), *of_broker]) == sorted(fields)
     assert [setting.name for setting in SETTINGS] == sorted(setting.name for setting in SETTINGS)
 
 
@@ -145,3 +147,35 @@ def test_setting_that_broker_lacks_never_becomes_silent_default() -> None:
         LogConfig.from_broker(Misspelt())
     with pytest.raises(AttributeError, match="log_retention_ms"):
         StorageConfig.from_broker(Misspelt())
+
+
+WITH_STORE = LogConfig.from_broker(BrokerConfig(objects="memory://"))
+
+
+def test_topics_use_object_store_of_broker_that_has_one() -> None:
+    assert WITH_STORE.remote_storage_enable
+    assert not LogConfig.from_broker(BrokerConfig()).remote_storage_enable
+    with pytest.raises(InvalidSetting, match=r"Tiered Storage functionality is disabled in the broker.*`objects`"):
+        LogConfig.from_overrides(LogConfig(), {"remote.storage.enable": "true"})
+
+
+@pytest.mark.parametrize("what", ["ms", "bytes"])
+@pytest.mark.parametrize(
+    ("local", "whole", "allowed"),
+    [(-2, 5, True), (5, 5, True), (6, 5, False), (-1, 5, False), (6, -1, True), (-1, -1, True), (-2, -1, True)],
+)
+def test_local_retention_is_at_most_retention(what: str, local: int, whole: int, allowed: bool) -> None:
+    texts = {f"local.retention.{what}": str(local), f"retention.{what}": str(whole)}
+    assert getattr(LogConfig.from_overrides(LogConfig(), texts), f"local_retention_{what}") == local
+    if allowed:
+        LogConfig.from_overrides(WITH_STORE, texts)
+    else:
+        with pytest.raises(InvalidSetting, match=rf"local.retention.{what} \({local}\) must not be larger"):
+            LogConfig.from_overrides(WITH_STORE, texts)
+
+
+def test_where_the_disk_is_a_cache_all_is_uploaded_and_shown_when_durable() -> None:
+    shipped = LogConfig.from_broker(BrokerConfig(catalogue="postgresql://host/db", objects="memory://"))
+    overrides = {"remote.storage.enable": "false", "remote.log.copy.disable": "true", "visible": "written"}
+    config = LogConfig.from_overrides(shipped, overrides)
+    assert (True, False, True) == (config.remote_storage_enable, config.remote_log_copy_disable, config.shows_durable)

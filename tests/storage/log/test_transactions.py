@@ -679,3 +679,29 @@ def test_committed_reader_sees_last_values_whatever_is_compacted(
             assert seen.items() <= stable.items()
             assert dict(pair for _, pair in sorted(seen.items())) == dict(pair for _, pair in sorted(stable.items()))
         storage.kill()
+
+
+def test_an_answer_counts_unless_a_marker_has_come_since_the_question(storage: Storage) -> None:
+    log = storage.create()
+    transactions = log.transactions
+    first, second = transactions.begin_question(1), transactions.begin_question(1)
+    assert transactions.end_question(1, first, 0)
+    assert transactions.allows(1, 0)
+    write(log, 1, b"a")
+    assert not transactions.end_question(2, transactions.begin_question(1), 0)  # of another producer
+    end(log, 1, True)
+    late = transactions.begin_question(1)
+    assert not transactions.end_question(1, second, 0)
+    assert not transactions.allows(1, 0)
+    other = transactions.begin_question(2)
+    end(log, 1, True)
+    assert not transactions.end_question(1, late, 0)
+    assert transactions.end_question(2, other, 0)  # another producer's marker
+    assert transactions.allows(2, 0)
+
+
+def test_a_refusal_allows_nothing(storage: Storage) -> None:
+    transactions = storage.create().transactions
+    guard = transactions.begin_question(1)
+    assert transactions.end_question(1, guard, None)
+    assert not transactions.allows(1, 0)

@@ -505,6 +505,23 @@ def test_leader_epochs_of_an_imported_log_are_kept(storage: Storage) -> None:
     assert read_bytes(storage.log(), 10)[12:16] == b"\0\0\0\3"
 
 
+def test_a_cluster_s_later_epoch_is_told_and_not_stored(storage: Storage) -> None:
+    """A partition that has moved is led in a new epoch, of which there are no records."""
+    log = storage.create()
+    append_many(log, 10)
+    storage.stop()
+    (storage.path() / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n3 6\n")
+    storage.open()
+    log = storage.log()
+    log.leader_epoch = 5  # as the log manager has it where the cluster has come so far
+    ends = {epoch: log.end_offset_for_epoch(epoch) for epoch in (0, 3, 4, 5, 6)}
+    assert {0: (0, 6), 3: (3, 10), 4: (3, 10), 5: (5, 10), 6: (-1, -1)} == ends
+    append(log, b"x")
+    assert b"\0\0\0\3" == read_bytes(log, 10)[12:16]
+    storage.crash()
+    assert 11 == storage.log().log_end_offset
+
+
 @pytest.mark.parametrize("lost", [None, ".index", ".timeindex"])
 def test_recovery_needs_no_room(storage: Storage, lost: str | None) -> None:
     """A broker that was killed on a full disk starts again: the indexes that have no place stay in memory."""

@@ -2,6 +2,7 @@
 
 import errno
 import select
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -461,3 +462,34 @@ def test_every_append_is_answered_once_when_durable(steps: list[tuple[Any, ...]]
         assert answered == dict.fromkeys(range(asked), 1)
         assert not storage.manager.flusher.waiting
         storage.stop()
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before it begins", "before it ends"])
+def test_a_processor_does_not_wait_for_a_write_of_another_thread(storage: Storage, begun: bool) -> None:
+    log, answers, queue = create(storage), Answers(), HandQueue()
+    flusher = attached(storage, queue)
+    append(log, b"x")
+    storage.manager.flusher.wait_durable(log, 2, answers.to(1))
+    if begun:
+        flusher.begin_due()
+        queue.complete()
+    writing, gate = threading.Event(), threading.Event()
+
+    def hang(what: str, path: str) -> None:
+        if what == "write":
+            writing.set()
+            assert gate.wait(60)
+
+    storage.disk.before = hang
+    writer = threading.Thread(target=append, args=(log, b"y"))
+    writer.start()
+    try:
+        assert writing.wait(20)
+        (flusher.ready if begun else flusher.begin_due)()
+        assert ({}, []) == (answers.by_name, queue.started)
+    finally:
+        gate.set()
+        writer.join()
+    threads_work(storage)
+    assert {1: None} == answers.by_name
+    assert log.durable_offset >= 2

@@ -11,7 +11,7 @@ from functools import partial
 import attrs
 
 from broker.errors import RequestError
-from broker.kafka.groups.consumer.members import NOTHING_SUBSCRIBED, ConsumerMember, Subscription
+from broker.kafka.groups.consumer.members import NOTHING_SUBSCRIBED, ConsumerMember, MemberState, Subscription
 from broker.kafka.groups.consumer.membership import Membership
 from broker.kafka.groups.consumer.values import (
     LEAVE_FOR_A_WHILE_EPOCH,
@@ -238,6 +238,8 @@ class Heartbeats:
     def _answer(self, member: ConsumerMember, to: HeartbeatReply, asked: _Asked, now: float) -> HeartbeatResult | None:
         core = self._core
         is_told = core.step(member, asked.owned, asked.is_subscription_new, now) or asked.is_full
+        # Its client may not know: librdkafka, when an answer comes too late, asks for it no more, and all others would wait.
+        is_told |= member.state is MemberState.UNREVOKED_PARTITIONS
         result = HeartbeatResult(
             ErrorCode.none,
             None,

@@ -62,6 +62,19 @@ def test_failed_save_is_reported_and_retried_with_heartbeat() -> None:
     assert set(driver.rows) == {"", "m/a", "a/a"}
 
 
+def test_member_is_asked_to_give_up_partitions_until_it_has() -> None:
+    """An answer may come too late for the client, and librdkafka does not ask again."""
+    driver = GroupDriver.of(t=2)
+    first, second = Client(driver, "a"), Client(driver, "b")
+    first.beat()
+    second.beat()
+    lost = driver.ask(first.request())
+    assert lost.assignment == ((topic_id("t"), (0,)),)
+    assert first.beat().assignment == lost.assignment
+    first.beat()
+    assert second.beat().assignment == ((topic_id("t"), (1,)),)
+
+
 def test_partition_moves_only_after_its_owner_released_it() -> None:
     driver = GroupDriver.of(t=2)
     first, second = Client(driver, "a"), Client(driver, "b")

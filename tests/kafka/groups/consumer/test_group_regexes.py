@@ -7,7 +7,7 @@ from broker.kafka.groups.consumer.values import ConsumerGroupLimits
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.consumer.consumer_group_driver import Client, GroupDriver, settle, topic_id
 
-needs_re2 = pytest.mark.skipif(expressions.re2 is None, reason="google-re2 is not installed")
+needs_re2 = pytest.mark.skipif(not expressions.available(), reason="google-re2 is not installed")
 
 
 @needs_re2
@@ -90,7 +90,7 @@ def test_expression_that_is_too_long_is_refused() -> None:
 
 
 def test_missing_re2_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expressions, "re2", None)
+    monkeypatch.setattr(expressions, "_INSTALLED", False)
     driver = GroupDriver.of(a=1)
     result = Client(driver, "m", None, "a").beat()
     assert result.error is ErrorCode.invalid_regular_expression

@@ -1,0 +1,234 @@
+"""One of several nodes that share a catalogue in PostgreSQL, as the broker's server sees it, and the thread that hears what
+other nodes have changed.
+
+A node is a whole durable broker: it has an owner's row, a lease, a journal and files of its own. This process stands by for
+one, and has it from when the lease is its.
+
+Tests: tests/durable/test_nodes_machines.py.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import attrs
+
+from broker.cluster.nodes import Node, Nodes, node_of, user_of
+from broker.config import BrokerConfig, Listener
+from broker.config.listener import NODES_LISTENER
+from broker.errors import BrokerError, StorageError
+from broker.log import EventLimit, get_logger
+from broker.metadata.postgres_feed import FeedListener, PostgresFeed
+from broker.part import Reloads
+from broker.runtime import Runtime
+from broker.runtime.clock import Clock
+from broker.runtime.disk import Disk
+from broker.runtime.threads import Event
+from broker.server import engine
+from broker.server.engine import PostgresEngine, Seat
+from broker.server.member import Member, NodeWatch
+from broker.server.node_link import link
+from broker.storage.log_manager import LogManager
+
+log = get_logger("cluster")
+
+# What coordinators of share groups want done at this node (``kafka/share/other_nodes.py``).
+_ORDERS = "documents/share-orders"
+
+# How often a node looks that nobody wakes.
+_LOOK_S = 1.0
+# How soon it notices that it should stop.
+_STOP_S = 0.25
+# For so long clients may look for a node at the address that it had before: librdkafka asks every ten minutes who coordinates.
+_MOVED_S = 11 * 60.0
+
+
+class SeatMember(Member):
+    """A ``Member`` whose catalogue is in PostgreSQL. ``ports``: those that this node had on this machine before."""
+
+    def __init__(self, seat: Seat, ports: Mapping[str, int]) -> None:
+        super().__init__(seat.place, seat.count, "", ports)
+        self._seat = seat
+        self._clock: Clock | None = None
+        self._feed: PostgresFeed | None = None
+        self._known: dict[str, int] = {}
+        self._reached: tuple[str, str] = ("", "")  # the host to bind for other nodes, and the one that they are told
+
+    def adapt(self, config: BrokerConfig) -> BrokerConfig:
+        adapted = attrs.evolve(super().adapt(config), standby=True)
+        first = min(adapted.listeners, key=lambda listener: listener.scheme != "kafka")
+        advertised = adapted.advertised_address(first.name)
+        self._reached = first.host, first.host if advertised is None else advertised[0]
+        return adapted
+
+    @property
+    def listener(self) -> Listener:
+        """At the address of the first listener for Kafka's clients, as other machines have to reach it."""
+        return attrs.evolve(super().listener, host=self._reached[0])
+
+    def open_engine(self, config: BrokerConfig, runtime: Runtime, stopped: Callable[[], bool]) -> PostgresEngine | None:
+        """``OpenEngine``."""
+        opened = engine.open_postgres(config, runtime, stopped, self._seat)
+        if opened is not None:
+            assert opened.feed is not None
+            self._feed, self._clock = opened.feed, runtime.clock
+            self._feed.end_earlier()
+            self._known = opened.feed.versions()  # before anything is read
+            self._known.pop(_ORDERS, None)  # those that came while this node was away wait for it
+        return opened
+
+    def nodes(self, disk: Disk) -> Nodes:
+        assert self._feed is not None
+        secret = self._feed.secret()
+        return Nodes(
+            self.place,
+            self.count,
+            self._first_id,
+            self._data_dir,
+            disk,
+            self,
+            secret,
+            partial(link, user_of(self._first_id + self.place), secret),
+            self._feed.lock_topics,
+            self._feed.epoch,
+        )
+
+    def settle(self, timeout_s: float, node: int) -> bool:
+        """``Settling``."""
+        assert self._feed is not None
+        try:
+            return self._feed.settle(timeout_s, node - self._first_id)
+        except StorageError as error:  # what was to be settled is in the catalogue
+            log.warning("not_settled", error=str(error))
+            return False
+
+    def watch(
+        self, logs: LogManager, reloads: Reloads, endpoints: dict[str, tuple[str, int]], rack: str | None
+    ) -> NodeWatch:
+        """The body of the thread ``node-watch``. When this returns the others know this node. Raises StorageError."""
+        assert self._feed is not None
+        assert self._clock is not None
+        _, port = endpoints[NODES_LISTENER]
+        reached = {**endpoints, NODES_LISTENER: (self._reached[1], port)}
+        about = {
+            "endpoints": {name: list(address) for name, address in reached.items()},
+            "rack": rack,
+            "epoch": self._feed.epoch,
+            "machine": self._seat.machine,
+        }
+        return FeedWatch(self._feed, logs, reloads, about, self._known, self._clock)
+
+
+class FeedWatch:
+    """Reads again what others have changed, says so, and knows who is there."""
+
+    def __init__(
+        self,
+        feed: PostgresFeed,
+        logs: LogManager,
+        reloads: Reloads,
+        about: Mapping[str, Any],
+        known: dict[str, int],
+        clock: Clock,
+    ) -> None:
+        """``known``: the tables' numbers from before they were read. Looks for the first time. Raises StorageError."""
+        assert logs.nodes is not None
+        self._feed = feed
+        self._logs = logs
+        self._nodes = logs.nodes
+        self._reloads = reloads
+        self._about = about
+        self._known = known
+        self._applied = -1
+        self._addresses: dict[int, Mapping[str, tuple[str, int]]] = {}  # of each node, when it was seen last
+        self._moves: dict[int, float] = {}
+        self._clock = clock
+        self._complaints = EventLimit()
+        self._stopping = Event()
+        self._listener: FeedListener | None = None
+        # What has changed since this node has read the catalogue is in force: it may serve clients.
+        self.caught_up = Event()
+        self._look()
+        self.caught_up.set()
+        self._looked = clock.monotonic()
+
+    def step(self, timeout: float | None) -> bool:
+        try:
+            return self._step(_STOP_S if timeout is None else min(_STOP_S, timeout))
+        finally:
+            if self._stopping.is_set():
+                self._drop_listener()
+
+    def _step(self, wait_s: float) -> bool:
+        try:
+            if self._listener is None:
+                self._listener = FeedListener(self._feed)
+                self._looked -= _LOOK_S  # nobody was heard meanwhile
+            woken = self._listener.wait(wait_s)
+            if not woken and self._clock.monotonic() < self._looked + _LOOK_S:
+                return False
+            self._looked = self._clock.monotonic()
+            self._look()
+        except StorageError as error:  # the engine is away, or another broker has this node now
+            self._drop_listener()
+            dropped = self._complaints.take(self._clock.monotonic())
+            if dropped is not None:
+                log.warning("changes_not_heard", error=str(error), dropped=dropped)
+            self._stopping.wait(wait_s)
+        return True
+
+    def _look(self) -> None:
+        versions = self._feed.versions()
+        taken_in = [
+            self._take_in(table, version)
+            for table, version in sorted(versions.items())
+            if table and self._known.get(table, 0) < version
+        ]
+        before = self._applied
+        if all(taken_in):
+            self._applied = versions.get("", 0)
+        living = self._feed.living()
+        own = next((each for each in living if each.node == self._nodes.place), None)
+        if before != self._applied or own is None or own.applied != self._applied:
+            self._feed.register(self._about, max(0, self._applied))
+            if own is None:
+                self._feed.notify()
+                living = self._feed.living()
+        found = {
+            self._nodes.first_id + each.node: node_of(self._nodes.first_id + each.node, each.about) for each in living
+        }
+        self._note_moves(found)
+        if found != self._nodes.living:
+            self._nodes.living = found
+            self._logs.generation += 1  # answers about the cluster are made anew
+
+    def _note_moves(self, found: Mapping[int, Node]) -> None:
+        now = self._clock.monotonic()
+        for node_id, node in found.items():
+            before = self._addresses.get(node_id, {} if node_id == self._nodes.node_id else node.endpoints)
+            if before != node.endpoints:
+                self._moves[node_id] = now
+            self._addresses[node_id] = node.endpoints
+        self._nodes.moved = {
+            node_id: found[node_id].epoch
+            for node_id, at in self._moves.items()
+            if node_id in found and now < at + _MOVED_S
+        }
+
+    def _take_in(self, table: str, version: int) -> bool:
+        for reload in self._reloads.get(table, ()):
+            try:
+                reload()
+            except BrokerError as error:  # the next look tries again
+                log.error("change_not_taken_in", table=table, error=str(error))
+                return False
+        self._known[table] = version
+        return True
+
+    def _drop_listener(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+
+    def wakeup(self) -> None:
+        self._stopping.set()

@@ -1,0 +1,148 @@
+"""Machines that are one cluster: `broker serve --nodes N`, each with its disk, on one PostgreSQL and one object store."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from broker.metadata.postgres_cluster import machine_of
+from broker.metadata.postgres_connection import Address
+from broker.metadata.postgres_feed import owners_of
+from tests.durable.durable_broker import wait_until
+from tests.durable.postgres import PostgresServer
+from tests.process.broker_process import PATIENCE_S, BrokerProcess
+
+
+class Machine(BrokerProcess):
+    """One of them. Its processes are the supervisor and those of the nodes."""
+
+    def __init__(self, cluster: "Cluster", directory: Path, *settings: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        super().__init__(directory, *cluster.settings, *settings)
+        self.options = ("--nodes", str(cluster.count))
+
+    @property
+    def name(self) -> str:
+        """As owners' rows have it, of its newest life."""
+        return str([event["machine"] for event in self.events if event["event"] == "machine_started"][-1])
+
+    @property
+    def family(self) -> list[int]:
+        """The ids of its processes, its supervisor's first."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [self.process.pid, *map(int, children)]
+
+    def wait_until_ready(self) -> Self:
+        super().wait_until_ready()
+        self.listener = "kafka://127.0.0.1:0"  # the address may be another machine's, and here all have one host
+        return self
+
+    def stand_still(self) -> None:
+        for pid in self.family:
+            os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        for pid in self.family:
+            os.kill(pid, signal.SIGCONT)
+
+    def lose(self) -> None:
+        """kill -9 to all its processes, and its disk is gone."""
+        family = self.family
+        for pid in family:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(PATIENCE_S)
+        wait_until(lambda: not any(map(_runs, family)), "a process has survived")
+        shutil.rmtree(self.data_dir)
+
+
+class Cluster:
+    """``machines`` are those that were ever started, by their number from 0 on."""
+
+    def __init__(self, directory: Path, postgres: PostgresServer, count: int = 3, *settings: str) -> None:
+        self.directory = directory
+        self.postgres = postgres
+        self.count = count
+        self.settings = [f"catalogue={postgres.url}", f"objects=file://{directory / 'objects'}", *settings]
+        self.machines: list[Machine] = []
+
+    def machine(self, *settings: str) -> Machine:
+        """A new one, which does not run yet."""
+        machine = Machine(self, self.directory / f"machine-{len(self.machines)}", *settings)
+        self.machines.append(machine)
+        return machine
+
+    def start(self, count: int) -> list[Machine]:
+        """So many more machines; returns when all nodes serve and are divided among the living."""
+        started = [self.machine() for _ in range(count)]
+        for machine in started:  # one after the other: so many processes start slowly together
+            machine.start()
+        self.wait_for_balance(self.running())
+        return started
+
+    def running(self) -> list[Machine]:
+        return [each for each in self.machines if each.process.poll() is None]
+
+    def serving(self) -> dict[int, str]:
+        """Which machine has each node, of those that serve."""
+        with self.postgres.connect() as connection:
+            found = connection.execute(
+                f"SELECT owners.node, holder FROM ({owners_of(Address(self.postgres.url), self.count)}) AS owners "
+                "JOIN broker.nodes ON nodes.node = owners.node AND nodes.epoch = owners.epoch WHERE leased"
+            ).fetchall()
+        return {int(str(node)): machine_of(str(holder)) for node, holder in found}
+
+    def wait_for_balance(self, among: Iterable[Machine]) -> None:
+        names = [machine.name for machine in among]
+
+        def is_balanced() -> bool:
+            had = list(self.serving().values())
+            shares = [had.count(name) for name in names]
+            return sum(shares) == self.count and max(shares) - min(shares) <= 1
+
+        self._wait_until(is_balanced, f"not divided among {names}")
+
+    def wait_for_all(self, among: Iterable[Machine]) -> None:
+        """All nodes serve, on these."""
+        names = {machine.name for machine in among}
+        self._wait_until(
+            lambda: len(self.serving()) == self.count and set(self.serving().values()) <= names,
+            f"not all nodes serve on {names}",
+        )
+
+    def _wait_until(self, condition: Callable[[], bool], complaint: str) -> None:
+        try:
+            wait_until(condition, complaint, 2 * PATIENCE_S)  # on a busy machine it takes long to start a process
+        except AssertionError:
+            for machine in self.machines:
+                print(machine.directory.name, *machine.output.splitlines()[-40:], sep="\n")
+            print(self.serving())
+            raise
+
+    @property
+    def addresses(self) -> str:
+        """Of all that have ever served, for clients."""
+        found: set[str] = set()
+        with self.postgres.connect() as connection:
+            for (about,) in connection.execute("SELECT about FROM broker.nodes").fetchall():
+                host, port = json.loads(str(about))["endpoints"]["kafka"]
+                found.add(f"{host}:{port}")
+        return ",".join(sorted(found))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [event for machine in self.machines for event in machine.events]
+
+    def end(self) -> None:
+        for machine in self.running():
+            machine.go_on()
+            machine.kill()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False

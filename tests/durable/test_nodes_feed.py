@@ -1,0 +1,182 @@
+"""What nodes of several machines tell each other through PostgreSQL."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+
+import attrs
+import pytest
+
+from broker.errors import Fenced, StorageError
+from broker.metadata.catalogue import StoredOffset, TopicRow
+from broker.metadata.postgres import PostgresCatalogue
+from broker.metadata.postgres_cluster import ClusterSession
+from broker.metadata.postgres_connection import Address
+from broker.metadata.postgres_database import PostgresDatabase
+from broker.metadata.postgres_feed import FeedListener, PostgresFeed
+from broker.metadata.postgres_owner import OwnerSession
+from broker.runtime.clock import SystemClock
+from tests.durable.postgres import fresh_schema, shared_server
+from tests.waiting import wait_for
+
+NODES = 2
+
+
+class OneNode:
+    """It has its node, and serves."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.session = OwnerSession(address, 5.0)
+        assert self.session.lock(5.0)
+        self.epoch = self.session.take("somebody", "", 60.0).epoch
+        self.database = PostgresDatabase(address)
+        self.database.epoch = self.epoch
+        self.feed = PostgresFeed(self.database, NODES, SystemClock())
+        self.catalogue = PostgresCatalogue(address, self.database, self.feed)
+
+    def make(self, topic: str) -> None:
+        lock = self.feed.lock_topics(5.0)
+        try:
+            self.catalogue.put_topic(TopicRow(topic, uuid.uuid4(), 1))
+        finally:
+            lock.close()
+
+    def close(self) -> None:
+        self.catalogue.close()
+        self.session.close()
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[OneNode]]:
+    address = Address(shared_server().url, fresh_schema())
+    cluster = ClusterSession(address, 5.0)
+    cluster.prepare(NODES, "id", "secret")
+    cluster.close()
+    made = [OneNode(attrs.evolve(address, node=node)) for node in range(NODES)]
+    yield made
+    for each in made:
+        each.close()
+
+
+def test_a_change_raises_the_number_of_its_table_only(nodes: list[OneNode]) -> None:
+    first, second = nodes
+    first.make("a")
+    before = second.feed.versions()
+    first.catalogue.alter_broker_configs({"x": "1"})
+    after = second.feed.versions()
+    assert before["topics"] == after["topics"]
+    assert before[""] < after["broker_configs"] == after[""]
+
+
+def test_frequent_changes_are_not_told(nodes: list[OneNode]) -> None:
+    before = nodes[0].feed.versions()
+    nodes[0].catalogue.restore_offsets([StoredOffset("g", "t", 0, 1, -1, None, 0, -1)])
+    nodes[0].catalogue.save_group("g", b"")
+    assert before == nodes[0].feed.versions()
+
+
+def test_documents_are_told_by_their_kind(nodes: list[OneNode]) -> None:
+    before = nodes[0].feed.versions()
+    nodes[0].catalogue.alter_documents([("share-partition", "a", b"1"), ("group-rows", "b", b"2")])
+    assert before == nodes[1].feed.versions()
+    nodes[0].catalogue.add_documents([("share-orders", "a", b"1"), ("share-partition", "b", b"2")])
+    after = nodes[1].feed.versions()
+    assert {"", "documents/share-orders"} == {name for name, version in after.items() if before.get(name) != version}
+    nodes[0].catalogue.delete_other_documents("share-orders", ["a"], b"2")
+    assert after["documents/share-orders"] < nodes[1].feed.versions()["documents/share-orders"]
+    nodes[0].catalogue.delete_documents("share-orders", "a")
+    assert [] == list(nodes[1].catalogue.load_documents("share-orders"))
+
+
+def test_a_change_that_is_undone_is_not_told(nodes: list[OneNode]) -> None:
+    before = nodes[0].feed.versions()
+    nodes[0].database.epoch = nodes[0].epoch + 1
+    with pytest.raises(Fenced):
+        nodes[0].catalogue.alter_broker_configs({"x": "1"})
+    assert before == nodes[1].feed.versions()
+
+
+def test_who_listens_is_woken_by_a_change(nodes: list[OneNode]) -> None:
+    listener = FeedListener(nodes[1].feed)
+    try:
+        assert not listener.wait(0.01)
+        nodes[0].catalogue.alter_broker_configs({"x": "1"})
+        assert listener.wait(30.0)
+    finally:
+        listener.close()
+
+
+def test_a_node_counts_while_its_owner_is_the_same_and_has_the_lease(nodes: list[OneNode]) -> None:
+    first, second = nodes
+    first.feed.register({"who": "first"}, 1)
+    second.feed.register({"who": "second"}, 1)
+    assert [0, 1] == [each.node for each in first.feed.living()]
+    second.session.take("another", "", 60.0)
+    assert [{"who": "first"}] == [each.about for each in first.feed.living()]
+    first.session.release(first.epoch, lease=True)
+    assert [] == second.feed.living()
+
+
+def test_settling_waits_for_the_others_and_not_for_who_is_gone(nodes: list[OneNode]) -> None:
+    first, second = nodes
+    first.feed.register({}, 0)
+    second.feed.register({}, 0)
+    first.catalogue.alter_broker_configs({"x": "1"})
+    version = first.feed.versions()[""]
+    assert not first.feed.settle(0.0, 0)
+    settled: list[bool] = []
+    waiting = threading.Thread(target=lambda: settled.append(first.feed.settle(30.0, 0)))
+    waiting.start()
+    second.feed.register({}, version)
+    waiting.join()
+    assert [True] == settled
+    second.feed.register({}, 0)
+    second.session.release(second.epoch, lease=True)
+    assert first.feed.settle(0.0, 0)
+
+
+def test_topics_are_changed_by_one_node_at_a_time(nodes: list[OneNode]) -> None:
+    first, second = nodes
+    lock = first.feed.lock_topics(5.0)
+    with pytest.raises(StorageError, match="Another node is changing topics"):
+        second.feed.lock_topics(0.05)
+    lock.close()
+    wait_for(lambda: not _is_locked(second))
+    second.make("t")
+    assert ["t"] == [row.name for row in first.catalogue.topics()]
+
+
+def _is_locked(node: OneNode) -> bool:
+    try:
+        node.feed.lock_topics(0.05).close()
+    except StorageError:
+        return True
+    return False
+
+
+def test_a_take_over_ends_the_lock_of_the_owner_before(nodes: list[OneNode]) -> None:
+    first, second = nodes
+    kept = first.feed.lock_topics(5.0)  # and then it stands still
+    assert _is_locked(second)
+    second.feed.end_earlier()
+    assert _is_locked(second), "another node's lock is not ended"
+    taken_over = PostgresFeed(first.database, NODES, SystemClock())
+    taken_over.end_earlier()
+    wait_for(lambda: not _is_locked(second))
+    kept.close()
+
+
+def test_who_has_lost_the_lock_unnoticed_changes_no_topic(nodes: list[OneNode]) -> None:
+    first, second = nodes
+    first.feed.lock_topics(5.0).close()  # as if the server had ended the session
+    second.make("t")
+    kept = second.catalogue.topics()
+    with pytest.raises(StorageError, match="another node has begun to change topics meanwhile"):
+        first.catalogue.put_topic(TopicRow("t", uuid.uuid4(), 1))
+    assert kept == first.catalogue.topics()
+
+
+def test_a_node_alone_makes_no_backup_of_the_catalogue(nodes: list[OneNode]) -> None:
+    with pytest.raises(StorageError, match="A node of several has only a part of the partitions"):
+        nodes[0].catalogue.copy(lambda: None)

@@ -1,0 +1,58 @@
+"""What of the settings is each node's own. What nodes do is in tests/process/test_nodes.py."""
+
+import attrs
+import pytest
+
+from broker.config import BrokerConfig
+from broker.config.listener import parse_listener
+from broker.errors import ConfigError
+from broker.server.member import Member
+
+
+def adapted(place: int, *urls: str, ports: dict[str, int] | None = None, **advertised: str) -> BrokerConfig:
+    config = BrokerConfig(
+        data_dir="/data", node_id=7, listeners=tuple(map(parse_listener, urls)), advertised_listeners=advertised
+    )
+    return Member(place, 4, "/data/.nodes.socket", ports or {}).adapt(config)
+
+
+def urls(config: BrokerConfig) -> list[str]:
+    return [str(listener) for listener in config.listeners]
+
+
+def test_each_node_has_a_number_and_a_directory_of_its_own() -> None:
+    assert [(7, "/data/nodes/0"), (10, "/data/nodes/3")] == [
+        (config.node_id, config.data_dir) for config in (adapted(0, "kafka://h:1"), adapted(3, "kafka://h:1"))
+    ]
+
+
+def test_ports_follow_on_those_of_the_first_node() -> None:
+    assert ["kafka://h:9094", "http://h:8082"] == urls(adapted(2, "kafka://h:9092", "http://h:8080"))
+
+
+def test_advertised_ports_follow_too() -> None:
+    config = adapted(2, "kafka://h:1?advertised=there:9092", "http://h:2", http="[::1]:80")
+    assert ("there", 9094) == config.advertised_address("kafka")
+    assert ("::1", 82) == config.advertised_address("http")
+
+
+def test_a_node_that_is_started_again_has_the_free_port_that_it_had() -> None:
+    assert ["kafka://h:0"] == urls(adapted(2, "kafka://h:0"))
+    assert ["kafka://h:5000"] == urls(adapted(2, "kafka://h:0", ports={"kafka": 5000}))
+
+
+def test_of_a_range_of_ports_each_node_takes_what_is_free() -> None:
+    assert ["kafka://h:9092-9099"] == urls(adapted(2, "kafka://h:9092-9099"))
+
+
+def test_a_port_beyond_the_last_one_is_refused() -> None:
+    assert ["kafka://h:65535"] == urls(adapted(1, "kafka://h:65534"))
+    with pytest.raises(ConfigError, match="node 3 would have 65536"):
+        adapted(2, "kafka://h:65534")
+
+
+def test_settings_stay_as_they_are_otherwise() -> None:
+    config = adapted(1, "kafka://h:1")
+    own = dict.fromkeys(("node_id", "data_dir", "listeners", "advertised_listeners"))
+    first = attrs.asdict(adapted(0, "kafka://h:1"), recurse=False) | own
+    assert first == attrs.asdict(config, recurse=False) | own
