@@ -96,6 +96,28 @@ class Held(Protocol):
     def close(self) -> None: ...
 
 
+@attrs.frozen
+class MachineNodes:
+    """One of several machines. ``nodes``: the places of those that it has; ``serving``: of those that clients can use."""
+
+    machine: str
+    version: str
+    weight: float
+    drained: bool
+    nodes: list[int]
+    serving: list[int]
+
+
+class Machines(Protocol):
+    """The machines among which nodes are divided, in the catalogue. Methods raise StorageError."""
+
+    def machines(self) -> list[MachineNodes]:
+        """Those that are there."""
+
+    def drain(self, machine: str, *, drained: bool) -> bool:
+        """Whether there is such a machine."""
+
+
 # The mechanism and the names by which nodes log in with each other.
 MECHANISM = "SCRAM-SHA-256"
 SECRET_BYTES = 32
@@ -132,14 +154,16 @@ class Nodes:
         link: Callable[[tuple[str, int]], Link] | None = None,
         lock_topics: Callable[[float], Held] | None = None,
         epoch: int = 0,
+        machines: Machines | None = None,
     ) -> None:
         """``place`` of this node, from 0 on; node ids begin with ``first_id``. ``data_dir``: of all nodes. ``secret``: the
         password by which nodes log in with each other; never shown. ``link``: to the node whose listener for nodes is at
         this address. ``lock_topics``: of nodes on several machines, waits so many s for the lock; None: it is a file, as the
-        directories of all nodes are here."""
+        directories of all nodes are here. ``machines``: of nodes on several."""
         assert 0 <= place < count, (place, count)
         self.place = place
         self.epoch = epoch  # as ``Node.epoch``
+        self.machines = machines
         self.count = count
         self.first_id = first_id
         self.living: Mapping[int, Node] = {}

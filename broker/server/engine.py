@@ -20,7 +20,7 @@ from broker.errors import ConfigError
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.journal import Journal
 from broker.metadata.postgres import PostgresCatalogue
-from broker.metadata.postgres_cluster import holder, others_have_fewer, refuse_several
+from broker.metadata.postgres_cluster import holder, left_to_others_s, refuse_several
 from broker.metadata.postgres_connection import Address
 from broker.metadata.postgres_database import PostgresDatabase
 from broker.metadata.postgres_feed import PostgresFeed
@@ -84,8 +84,9 @@ def open_postgres(
         runtime.threads,
         holder=process_name() if seat is None else holder(seat.machine),
         address=",".join(str(listener) for listener in config.listeners),
-        leaves=None if seat is None else partial(others_have_fewer, address, seat.count, seat.machine),
     )
+    if seat is not None:
+        owner.leaves_s = partial(left_to_others_s, address, seat.count, seat.machine)
     if not owner.acquire(config.standby, stopped):
         return None
     try:

@@ -1,9 +1,9 @@
 """`broker serve --nodes N --catalogue postgresql://...`: one of several machines that are one cluster. It runs a process for
 each node, which has its node or stands by for it, and hands nodes over to machines that have fewer. It serves no client.
 
-A machine that has at least two nodes more than another one ends one of its processes cleanly; the other machine's process
-waits for the lock and has it at once, and the one that is started again here stands by. One node of the cluster moves at a
-time, and only while all of them serve. A machine that is lost gives up its nodes with the connections of its processes, which
+A machine that has at least two nodes more than another one, or is drained, ends one of its processes cleanly; the other machine's
+process waits for the lock and has it at once, and the one that is started again here stands by. One node of the cluster moves at
+a time, and only while all of them serve. A machine that is lost gives up its nodes with the connections of its processes, which
 end with this one.
 
 On the main thread, which waits.
@@ -154,7 +154,7 @@ class MachineSupervisor:
                 self._session = ClusterSession(self._address, ANSWER_S)
                 self._session.prepare(self._count, self._cluster_id, self._secret)
                 self._move = None
-            view = self._session.beat(self._machine, self._version)
+            view = self._session.beat(self._machine, self._version, self._config.machine_weight)
             self._balance(self._session, view)
             return view
         except StorageError as error:
@@ -166,7 +166,7 @@ class MachineSupervisor:
         for seat in view.seats:
             if seat.serves and seat.machine == self._machine:  # clients find a node that was started again where it was
                 self._ports[seat.node] = ports_text(seat.about)
-        others = {each for each in view.machines.values() if each != self._version}
+        others = {each.version for each in view.machines} - {self._version}
         if others != self._versions:
             self._versions = others
             if others:
@@ -183,10 +183,9 @@ class MachineSupervisor:
         if self._move is not None:
             self._go_on(session, view, self._move)
             return
-        mine = view.had_by(self._machine)
-        fewest = min((len(view.had_by(name)) for name in view.machines if name != self._machine), default=len(mine))
-        if len(mine) < fewest + 2 or not all(seat.serves for seat in view.seats):
+        if not view.has_too_many(self._machine) or not all(seat.serves for seat in view.seats):
             return
+        mine = view.had_by(self._machine)
         node = next((node for node in reversed(mine) if session.somebody_waits_for(node)), None)
         if node is None or not session.begin_move():
             return

@@ -21,7 +21,7 @@ class Machine(BrokerProcess):
 
     def __init__(self, cluster: "Cluster", directory: Path, *settings: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        super().__init__(directory, *cluster.settings, *settings)
+        super().__init__(directory, *cluster.settings, *settings, more_listeners=cluster.more_listeners)
         self.options = ("--nodes", str(cluster.count))
 
     @property
@@ -66,6 +66,7 @@ class Cluster:
         self.postgres = postgres
         self.count = count
         self.settings = [f"catalogue={postgres.url}", f"objects=file://{directory / 'objects'}", *settings]
+        self.more_listeners: list[str] = []
         self.machines: list[Machine] = []
 
     def machine(self, *settings: str) -> Machine:
@@ -124,12 +125,14 @@ class Cluster:
     @property
     def addresses(self) -> str:
         """Of all that have ever served, for clients."""
-        found: set[str] = set()
+        return ",".join(sorted(set(self.endpoints("kafka").values())))
+
+    def endpoints(self, listener: str) -> dict[int, str]:
+        """Where each node was the last time that it served."""
         with self.postgres.connect() as connection:
-            for (about,) in connection.execute("SELECT about FROM broker.nodes").fetchall():
-                host, port = json.loads(str(about))["endpoints"]["kafka"]
-                found.add(f"{host}:{port}")
-        return ",".join(sorted(found))
+            rows = connection.execute("SELECT node, about FROM broker.nodes").fetchall()
+        found = {int(str(node)): json.loads(str(about))["endpoints"][listener] for node, about in rows}
+        return {node: f"{host}:{port}" for node, (host, port) in found.items()}
 
     @property
     def events(self) -> list[dict[str, Any]]:

@@ -1,0 +1,95 @@
+"""Nodes that an administrator moves between machines, with `broker cluster`, while clients write."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.durable.durable_broker import durable_postgres, wait_until
+from tests.durable.machine_load import Writing, make, stored
+from tests.durable.machines import Cluster
+from tests.process.broker_process import PATIENCE_S
+
+NODES = 3
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with durable_postgres() as postgres:
+        made = Cluster(tmp_path, postgres, NODES)
+        made.more_listeners = ["http://127.0.0.1:0"]
+        yield made
+        made.end()
+
+
+def broker_cluster(cluster: Cluster, *arguments: str, fails: int = 0) -> str:
+    """The command's output, of one that fails what it says. It begins with node 0."""
+    wait_until(lambda: _answers(cluster.endpoints("http")[0]), "node 0 does not answer")
+    url = f"http://{cluster.endpoints('http')[0]}"
+    command = [sys.executable, "-m", "broker", "cluster", *arguments, "--admin-url", url]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=4 * PATIENCE_S)
+    assert fails == done.returncode, (done.stdout, done.stderr)
+    return done.stderr if fails else done.stdout
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), PATIENCE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def listed(cluster: Cluster) -> dict[str, tuple[bool, int]]:
+    """Of each machine whether it is drained, and how many nodes it has."""
+    lines = map(json.loads, broker_cluster(cluster, "machines", "--output", "json").splitlines())
+    return {each["machine"]: (each["drained"], len((each["nodes"] or "").split())) for each in lines}
+
+
+def test_a_machine_is_drained_under_load_and_comes_back(cluster: Cluster) -> None:
+    first, second = cluster.start(2)
+    make(cluster, "t")
+    writing = Writing(cluster, "t")
+    writing.start()
+    writing.go_on()
+    broker_cluster(cluster, "drain", first.name)
+    assert {second.name} == set(cluster.serving().values())
+    assert {first.name: (True, 0), second.name: (False, NODES)} == listed(cluster)
+    writing.go_on()
+    assert "No other machine takes nodes" in broker_cluster(cluster, "drain", second.name, fails=1)
+    third = cluster.machine().start()
+    wait_until(lambda: third.name in cluster.serving().values(), "the third machine has no node", 2 * PATIENCE_S)
+    assert first.name not in cluster.serving().values()
+    broker_cluster(cluster, "drain", "--back", first.name)
+    cluster.wait_for_balance([first, second, third])
+    broker_cluster(cluster, "balance")
+    assert writing.finish() == stored(cluster, "t")
+    assert [] == first.errors + second.errors
+
+
+def test_a_drained_machine_takes_nodes_if_it_is_the_last(cluster: Cluster) -> None:
+    first, second = cluster.start(2)
+    broker_cluster(cluster, "drain", second.name)
+    first.lose()
+    cluster.wait_for_all([second])
+    first.launch()
+    first.wait_until_ready()
+    cluster.wait_for_all([first])
+    assert {first.name: (False, NODES), second.name: (True, 0)} == listed(cluster)
+    second.stop()
+    second.start()
+    cluster.wait_for_balance([first, second])
+
+
+def test_a_machine_has_nodes_by_its_weight(cluster: Cluster) -> None:
+    heavy, light = cluster.machine("machine_weight=2"), cluster.machine()
+    heavy.start()
+    light.start()
+    broker_cluster(cluster, "balance")
+    assert {heavy.name: (False, 2), light.name: (False, 1)} == listed(cluster)
