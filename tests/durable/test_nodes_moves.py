@@ -8,9 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ElectionType, KafkaError
+from confluent_kafka import TopicPartition as kafka_partition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
 
 from tests.durable.durable_broker import durable_postgres, wait_until
-from tests.durable.machine_load import Writing, make, stored
+from tests.durable.machine_load import Writing, client, make, stored
 from tests.durable.machines import Cluster
 from tests.process.broker_process import PATIENCE_S
 
@@ -93,3 +98,30 @@ def test_a_machine_has_nodes_by_its_weight(cluster: Cluster) -> None:
     light.start()
     broker_cluster(cluster, "balance")
     assert {heavy.name: (False, 2), light.name: (False, 1)} == listed(cluster)
+
+
+def test_tools_for_kafka_move_nothing(cluster: Cluster) -> None:
+    """What programs ask for that know clusters of Kafka. Leaders are those that are preferred, on whichever machine."""
+    cluster.start(2)
+    confluent = AdminClient(client(cluster))
+    admin = KafkaAdminClient(bootstrap_servers=cluster.addresses)
+    brokers = sorted(confluent.list_topics().brokers)
+    assignment = {0: brokers[:2], 1: brokers[1:]}
+    [made] = confluent.create_topics(
+        [NewTopic("t", len(assignment), replica_assignment=list(assignment.values()))]
+    ).values()
+    made.result(PATIENCE_S)
+    assert {} == admin.list_partition_reassignments()
+    found = confluent.list_topics("t").topics["t"].partitions
+    leaders = {number: partition.leader for number, partition in found.items()}
+    elsewhere = [each for each in brokers if each != leaders[0]]
+    asked = {TopicPartition("t", 0): elsewhere, TopicPartition("t", 1): [leaders[1]]}
+    answered = admin.alter_partition_reassignments(asked)
+    assert {0: "InvalidReplicationAssignmentError", 1: "None"} == {
+        each.partition: getattr(answered[each], "__name__", str(answered[each])) for each in asked
+    }
+    elected = confluent.elect_leaders(ElectionType.PREFERRED, [kafka_partition("t", 0)]).result(PATIENCE_S)
+    assert [KafkaError.ELECTION_NOT_NEEDED] == [error.code() for error in elected.values()]
+    admin.close()
+    after = confluent.list_topics("t").topics["t"].partitions
+    assert leaders == {number: partition.leader for number, partition in after.items()}
