@@ -11,11 +11,13 @@ from collections.abc import Callable
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from broker.cli.admin_api import AdminApi, AdminError, admin_options, parse_admin_url, quoted
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
+from broker.cli.migrate import config_of, moving, state_options
 from broker.cli.output import output_option, print_object, print_rows, print_table, say
 from broker.errors import BrokerError
 
@@ -32,8 +34,8 @@ _broker = click.option(
 def command() -> None:
     """Show the brokers of a cluster, and which machine has which.
 
-    describe, features and apis work with any Kafka broker. The other commands are for nodes on several machines, and need the
-    address of an http:// listener.
+    describe, features and apis work with any Kafka broker. The other commands are for nodes on several machines: resize needs
+    their catalogue while they are stopped, the others the address of an http:// listener.
     """
 
 
@@ -187,6 +189,41 @@ def balance(timeout: float, api: AdminApi) -> None:
     the next one can be stopped.
     """
     _Machines(api).wait(timeout, _is_even)
+
+
+@command.command()
+@click.argument("nodes", metavar="N", type=click.IntRange(1, 64))
+@click.option(
+    "--data-dir",
+    metavar="DIR",
+    required=True,
+    help="An empty directory, or a broker's cache: it is emptied, and used meanwhile.",
+)
+@state_options
+@output_option
+def resize(
+    nodes: int, data_dir: str, catalogue: str | None, schema: str | None, objects: str | None, as_json: bool
+) -> None:
+    """Change how many nodes a catalogue in PostgreSQL is divided among, while no broker runs.
+
+    From one broker to several, back, and from one number to another: all brokers are stopped, and started afterwards with
+    --nodes N, or without it if N is 1. Everything stays as it is, but partitions, groups and transactional ids are at other
+    nodes. If this was interrupted, either number is in force; run it again.
+    """
+    config = config_of(data_dir, catalogue, schema, objects)
+    from broker.runtime import system_runtime
+    from broker.server.resizing import resize as change
+
+    with moving(as_json, config.data_dir) as progress:
+        resized = change(config, nodes, system_runtime(), progress)
+    if as_json:
+        print_object(attrs.asdict(resized))
+        return
+    how = f"with --nodes {nodes}" if nodes > 1 else "without --nodes"
+    if resized.was == nodes:
+        say(f"The number of nodes is {nodes} already. Start the brokers {how}.")
+    else:
+        say(f"{resized.was} to {nodes} nodes: {resized.partitions} partitions have moved. Start the brokers {how}.")
 
 
 class _Machines:

@@ -24,6 +24,7 @@ EXAMPLES: dict[str, str] = {
     "cluster machines": "broker cluster machines --admin-url http://localhost:8080",
     "cluster drain": "broker cluster drain machine-1 --timeout 60",
     "cluster balance": "broker cluster balance",
+    "cluster resize": "broker cluster resize 6 --data-dir work --catalogue postgresql://broker@db/broker --objects s3://bucket/broker",
     "configs list": "broker configs list",
     "configs get": "broker configs get --topic orders retention.ms cleanup.policy",
     "configs set": "broker configs set --topic orders retention.ms=3600000",

@@ -38,11 +38,11 @@ SEEN_S = 5.0
 _LEFT_S, _LEFT_BY_DRAINED_S = 2.0, 30.0
 # Not the key that says among how many nodes partitions were divided last: that comes along with a catalogue that is moved here,
 # where all of them are one node's.
-_SEATS = "seats"
+SEATS = "seats"
 # What `leader_epoch` in server/node_directories.py finds as it should be.
 _DIVIDED = "nodes"
 # The first keys of the locks under which a cluster is made, and nodes move.
-_MAKE, _MOVE = 0x6D6E6F64_00000000, 0x6D6F7665_00000000
+MAKE, _MOVE = 0x6D6E6F64_00000000, 0x6D6F7665_00000000
 _BEAT = (
     "INSERT INTO machines (machine, nodes, version, weight, seen) VALUES (%s, %s, %s, %s, clock_timestamp()) "
     "ON CONFLICT (machine) DO UPDATE SET nodes = excluded.nodes, version = excluded.version, weight = excluded.weight, "
@@ -152,17 +152,25 @@ def left_to_others_s(address: Address, count: int, machine: str, session: OwnerS
     return _LEFT_S if any(each.machine != last for each in less) else 0.0
 
 
-def refuse_several(database: PostgresDatabase) -> None:
-    """For a broker alone. Raises ConfigError, StorageError."""
-    for (count,) in database.read("SELECT value FROM meta WHERE key = %s", (_SEATS,)):
-        raise ConfigError(_number_message(database.address, int(count)))
+def count_of(database: PostgresDatabase) -> int:
+    """How many nodes the catalogue is of. Raises StorageError."""
+    found = database.read("SELECT value FROM meta WHERE key = %s", (SEATS,))
+    return int(found[0][0]) if found else 1
+
+
+def check_count(database: PostgresDatabase, count: int) -> None:
+    """For the owner of one of so many nodes. The number may have been changed while it stood by. Raises ConfigError,
+    StorageError."""
+    known = count_of(database)
+    if known != count:
+        raise ConfigError(_number_message(database.address, known))
 
 
 def _number_message(address: Address, count: int) -> str:
     how = f"with --nodes {count}" if count > 1 else "without --nodes"
     return (
         f"Start the broker {how}: the catalogue in {address.place()}, schema {address.schema}, is that of {count} "
-        f"{'nodes' if count > 1 else 'node'}, a number that is fixed at the first start."
+        f"{'nodes' if count > 1 else 'node'}, a number that only `broker cluster resize` changes."
     )
 
 
@@ -187,15 +195,15 @@ class ClusterSession:
         OwnerSession(address, self._answer_s).close()
         PostgresDatabase(address).close()  # makes the tables, and looks whether the server can be used
         with self._reaching(), self._connection.transaction():
-            key = _MAKE + zlib.crc32(address.schema.encode())
+            key = MAKE + zlib.crc32(address.schema.encode())
             self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (key,))
-            found = self._read("SELECT value FROM meta WHERE key = %s", (_SEATS,))
+            found = self._read("SELECT value FROM meta WHERE key = %s", (SEATS,))
             used = self._read("SELECT epoch FROM owner") != [(0,)]
             known = int(found[0][0]) if found else 1 if used else count
             if known != count:
                 raise ConfigError(_number_message(address, known))
             put = "INSERT INTO meta VALUES (%s, %s) ON CONFLICT DO NOTHING"
-            self._connection.execute(put, (_SEATS, str(count)))
+            self._connection.execute(put, (SEATS, str(count)))
             self._connection.execute(put, (_DIVIDED, str(count)))
             self._connection.execute(put, ("cluster_id", cluster_id))
             self._connection.execute(put, (SECRET, secret))

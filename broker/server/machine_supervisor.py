@@ -134,8 +134,10 @@ class MachineSupervisor:
         told = False
         beat_at = self._clock.monotonic()
         while not self._stopping.wait(_LOOK_S):
-            if 2 in self._processes.look() and not told:
-                raise ConfigError("A node could not be started: the event before this one says what to change.")
+            if 2 in self._processes.look():
+                if not told:
+                    raise ConfigError("A node could not be started: the event before this one says what to change.")
+                self._drop_session()  # the number of nodes may be another one: the next session looks
             if self._clock.monotonic() < beat_at:
                 continue
             beat_at = self._clock.monotonic() + _BEAT_S

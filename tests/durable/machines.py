@@ -66,6 +66,7 @@ class Cluster:
         self.postgres = postgres
         self.count = count
         self.settings = [f"catalogue={postgres.url}", f"objects=file://{directory / 'objects'}", *settings]
+        self.schema = "broker"
         self.more_listeners: list[str] = []
         self.machines: list[Machine] = []
 
@@ -90,8 +91,8 @@ class Cluster:
         """Which machine has each node, of those that serve."""
         with self.postgres.connect() as connection:
             found = connection.execute(
-                f"SELECT owners.node, holder FROM ({owners_of(Address(self.postgres.url), self.count)}) AS owners "
-                "JOIN broker.nodes ON nodes.node = owners.node AND nodes.epoch = owners.epoch WHERE leased"
+                f"SELECT owners.node, holder FROM ({owners_of(Address(self.postgres.url, self.schema), self.count)}) AS owners "
+                f"JOIN {self.schema}.nodes ON nodes.node = owners.node AND nodes.epoch = owners.epoch WHERE leased"
             ).fetchall()
         return {int(str(node)): machine_of(str(holder)) for node, holder in found}
 
@@ -130,7 +131,7 @@ class Cluster:
     def endpoints(self, listener: str) -> dict[int, str]:
         """Where each node was the last time that it served."""
         with self.postgres.connect() as connection:
-            rows = connection.execute("SELECT node, about FROM broker.nodes").fetchall()
+            rows = connection.execute(f"SELECT node, about FROM {self.schema}.nodes".encode()).fetchall()
         found = {int(str(node)): json.loads(str(about))["endpoints"][listener] for node, about in rows}
         return {node: f"{host}:{port}" for node, (host, port) in found.items()}
 

@@ -13,11 +13,11 @@ from broker.metadata.postgres_cluster import (
     ClusterView,
     MachineRow,
     SeatRow,
+    check_count,
     drain,
     holder,
     left_to_others_s,
     machine_of,
-    refuse_several,
 )
 from broker.metadata.postgres_connection import Address
 from broker.metadata.postgres_database import PostgresDatabase
@@ -71,7 +71,8 @@ def test_the_catalogue_of_one_broker_stays_that_of_one(address: Address) -> None
 def test_a_broker_alone_refuses_the_catalogue_of_several(address: Address, sessions: list[ClusterSession]) -> None:
     database = PostgresDatabase(address)
     with pytest.raises(ConfigError, match="Start the broker with --nodes 3"):
-        refuse_several(database)
+        check_count(database, 1)
+    check_count(database, COUNT)
     database.close()
 
 
