@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,7 @@ class Machine(BrokerProcess):
 
     def __init__(self, cluster: "Cluster", directory: Path, *settings: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        super().__init__(directory, *cluster.settings, *settings)
+        super().__init__(directory, *cluster.settings, *settings, more_listeners=cluster.more_listeners)
         self.options = ("--nodes", str(cluster.count))
 
     @property
@@ -61,7 +61,16 @@ class Machine(BrokerProcess):
 class Cluster:
     """``machines`` are those that were ever started, by their number from 0 on."""
 
-    def __init__(self, directory: Path, postgres: PostgresServer, count: int = 3, *settings: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        postgres: PostgresServer,
+        count: int = 3,
+        *settings: str,
+        more_listeners: Sequence[str] = (),
+    ) -> None:
+        """``more_listeners``: of each machine, besides Kafka's."""
+        self.more_listeners = more_listeners
         self.directory = directory
         self.postgres = postgres
         self.count = count
@@ -123,13 +132,15 @@ class Cluster:
 
     @property
     def addresses(self) -> str:
-        """Of all that have ever served, for clients."""
-        found: set[str] = set()
+        """For Kafka's clients: of each node that has served, where it was last."""
+        return ",".join(sorted(self.endpoints("kafka").values()))
+
+    def endpoints(self, listener: str) -> dict[int, str]:
+        """Where each node listens that has served, or has listened last, by its place."""
         with self.postgres.connect() as connection:
-            for (about,) in connection.execute("SELECT about FROM broker.nodes").fetchall():
-                host, port = json.loads(str(about))["endpoints"]["kafka"]
-                found.add(f"{host}:{port}")
-        return ",".join(sorted(found))
+            rows = connection.execute("SELECT node, about FROM broker.nodes").fetchall()
+        found = {int(str(node)): json.loads(str(about))["endpoints"][listener] for node, about in rows}
+        return {place: f"{host}:{port}" for place, (host, port) in found.items()}
 
     @property
     def events(self) -> list[dict[str, Any]]:
