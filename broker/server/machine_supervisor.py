@@ -97,9 +97,7 @@ class MachineSupervisor:
             self._empty(config.data_dir)
             if not self._prepare():
                 return
-            log.warning(
-                "machine_started", machine=self._machine, nodes=self._count, state="a preview: see docs/SCALING.md"
-            )
+            log.info("machine_started", machine=self._machine, number=self._number, nodes=self._count)
             try:
                 for place in range(self._count):
                     self._processes.start(place)

@@ -2,9 +2,10 @@
 
 import json
 import os
+import random
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,13 +16,18 @@ from tests.durable.durable_broker import wait_until
 from tests.durable.postgres import PostgresServer
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 
+KAFKA_PORT = 9092
+
 
 class Machine(BrokerProcess):
-    """One of them. Its processes are the supervisor and those of the nodes."""
+    """One of them, at an address of its own. Its processes are the supervisor and those of the nodes."""
 
     def __init__(self, cluster: "Cluster", directory: Path, *settings: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        super().__init__(directory, *cluster.settings, *settings, more_listeners=cluster.more_listeners)
+        self.host = f"127.{'.'.join(str(random.randrange(1, 255)) for _ in range(3))}"
+        super().__init__(directory, *cluster.settings, *settings)
+        self.listener = f"kafka://{self.host}:{KAFKA_PORT}"
+        self.more_listeners = [f"{scheme}://{self.host}:{port}" for scheme, port in cluster.more_listeners.items()]
         self.options = ("--nodes", str(cluster.count))
 
     @property
@@ -36,8 +42,9 @@ class Machine(BrokerProcess):
         return [self.process.pid, *map(int, children)]
 
     def wait_until_ready(self) -> Self:
+        own = self.listener
         super().wait_until_ready()
-        self.listener = "kafka://127.0.0.1:0"  # the address may be another machine's, and here all have one host
+        self.listener = own  # the address may be another machine's
         return self
 
     def stand_still(self) -> None:
@@ -67,10 +74,10 @@ class Cluster:
         postgres: PostgresServer,
         count: int = 3,
         *settings: str,
-        more_listeners: Sequence[str] = (),
+        more_listeners: Mapping[str, int] | None = None,
     ) -> None:
-        """``more_listeners``: of each machine, besides Kafka's."""
-        self.more_listeners = more_listeners
+        """``more_listeners``: of each machine, besides Kafka's; schemes with the first node's port."""
+        self.more_listeners = more_listeners or {}
         self.directory = directory
         self.postgres = postgres
         self.count = count
@@ -132,8 +139,8 @@ class Cluster:
 
     @property
     def addresses(self) -> str:
-        """For Kafka's clients: of each node that has served, where it was last."""
-        return ",".join(sorted(self.endpoints("kafka").values()))
+        """For Kafka's clients: of the first node, which is on one of the machines."""
+        return ",".join(f"{machine.host}:{KAFKA_PORT}" for machine in self.machines)
 
     def endpoints(self, listener: str) -> dict[int, str]:
         """Where each node listens that has served, or has listened last, by its place."""

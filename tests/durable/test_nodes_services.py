@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    listeners = [f"{scheme}://127.0.0.1:0" for scheme in ("pulsar", "http", "shuffle")]
+    listeners = {"pulsar": 6650, "http": 8080, "shuffle": 9300}
     with durable_postgres() as postgres:
         made = Cluster(tmp_path, postgres, NODES, more_listeners=listeners)
         yield made
