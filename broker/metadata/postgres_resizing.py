@@ -33,9 +33,10 @@ _LOCK_S = 10
 NOBODY = -1
 _KEY = "CASE WHEN split_part(path, '/', 1) = ANY(%s) THEN path ELSE split_part(path, '/', 1) END"
 _PUT = "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+# That of a partition is this one plus the epoch of its node's owner, which may be lower at the node that gets it.
 _RAISE_EPOCH = (
-    "INSERT INTO meta VALUES ('leader_epoch', '1') "
-    "ON CONFLICT (key) DO UPDATE SET value = (meta.value::bigint + 1)::text"
+    "INSERT INTO meta VALUES ('leader_epoch', %s) "
+    "ON CONFLICT (key) DO UPDATE SET value = (meta.value::bigint + excluded.value::bigint)::text"
 )
 
 
@@ -99,7 +100,7 @@ def switch(address: Address, epochs: Sequence[int], division: Division, now_ms: 
         else:
             connection.execute("DELETE FROM meta WHERE key = %s", (SEATS,))
         connection.execute(_PUT, ("nodes", str(division.count)))
-        connection.execute(_RAISE_EPOCH)
+        connection.execute(_RAISE_EPOCH, (str(1 + max(epochs)),))
         connection.execute("DELETE FROM nodes")
 
 

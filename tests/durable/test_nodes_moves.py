@@ -26,8 +26,7 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with durable_postgres() as postgres:
-        made = Cluster(tmp_path, postgres, NODES)
-        made.more_listeners = ["http://127.0.0.1:0"]
+        made = Cluster(tmp_path, postgres, NODES, more_listeners={"http": 8080})
         yield made
         made.end()
 

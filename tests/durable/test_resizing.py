@@ -123,12 +123,14 @@ def test_nothing_is_different_with_another_number_of_nodes(
     repeating = Repeating(server)
     once = repeating.send(server)
     before = seen(server)
+    epochs = [leader_epochs(server)]
     stop(server, running)
     for count in (3, 2):
         assert (count != 3) + 1 < resized(place, count).files
         cluster = machines(place, count, tmp_path / f"of-{count}")
         try:
-            at = At({"kafka": cluster.addresses})
+            at = At({"kafka": cluster.endpoints("kafka")[0]})
+            epochs.append(leader_epochs(at))
             alike(before, seen(at))  # type: ignore[arg-type]
             assert once == repeating.send(at)
             transaction(at, "t1", commit=True)  # type: ignore[arg-type]
@@ -143,8 +145,25 @@ def test_nothing_is_different_with_another_number_of_nodes(
     server = start(place.durable(), running)
     alike(before, seen(server))
     assert once == repeating.send(server)
+    epochs.append(leader_epochs(server))
+    for of_partition in zip(*epochs, strict=True):
+        assert sorted(set(of_partition)) == list(of_partition), "clients believe no leader of an older epoch"
     others_are_there(server)
     assert open_ones
+
+
+def leader_epochs(server: Any) -> list[int]:
+    """Of the partitions of the topic."""
+    with KafkaConnection(server.listeners["kafka"]) as connection:
+        wanted = [{"topic_id": None, "name": "plain"}]
+        told = connection.ask(
+            ApiKey.METADATA,
+            12,
+            topics=wanted,
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+    return [each.leader_epoch for each in sorted(told.topics[0].partitions, key=lambda each: each.partition_index)]
 
 
 def missing(place: Place) -> set[str]:
