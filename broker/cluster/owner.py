@@ -157,7 +157,7 @@ class Owner:
             ends = self._clock.monotonic() + row.left_s
             while not session.lock(min(_LOCK_WAIT_S, max(_SHORT_WAIT_S, ends - self._clock.monotonic()))):
                 standing.owned_by(row)
-                if self._clock.monotonic() >= ends or stopped():
+                if self._clock.monotonic() >= ends or stopped() or self.leaves_s(session):
                     return None
         elif not session.lock(0) and not _lock_of_silent_holder(session, row):
             return None

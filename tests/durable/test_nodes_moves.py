@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ElectionType, KafkaError
-from confluent_kafka import TopicPartition as kafka_partition
+from confluent_kafka import ElectionType, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka import TopicPartition
-from kafka.admin import KafkaAdminClient
 
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
 from tests.durable.durable_broker import durable_postgres, wait_until
 from tests.durable.machine_load import Writing, client, make, stored
 from tests.durable.machines import Cluster
+from tests.kafka_connection import KafkaConnection
 from tests.process.broker_process import PATIENCE_S
 
 NODES = 3
@@ -102,25 +102,23 @@ def test_a_machine_has_nodes_by_its_weight(cluster: Cluster) -> None:
 def test_tools_for_kafka_move_nothing(cluster: Cluster) -> None:
     """What programs ask for that know clusters of Kafka. Leaders are those that are preferred, on whichever machine."""
     cluster.start(2)
-    confluent = AdminClient(client(cluster))
-    admin = KafkaAdminClient(bootstrap_servers=cluster.addresses)
-    brokers = sorted(confluent.list_topics().brokers)
-    assignment = {0: brokers[:2], 1: brokers[1:]}
-    [made] = confluent.create_topics(
-        [NewTopic("t", len(assignment), replica_assignment=list(assignment.values()))]
-    ).values()
+    admin = AdminClient(client(cluster))
+    brokers = sorted(admin.list_topics().brokers)
+    [made] = admin.create_topics([NewTopic("t", 2, replica_assignment=[brokers[:2], brokers[1:]])]).values()
     made.result(PATIENCE_S)
-    assert {} == admin.list_partition_reassignments()
-    found = confluent.list_topics("t").topics["t"].partitions
+    found = admin.list_topics("t").topics["t"].partitions
     leaders = {number: partition.leader for number, partition in found.items()}
     elsewhere = [each for each in brokers if each != leaders[0]]
-    asked = {TopicPartition("t", 0): elsewhere, TopicPartition("t", 1): [leaders[1]]}
-    answered = admin.alter_partition_reassignments(asked)
-    assert {0: "InvalidReplicationAssignmentError", 1: "None"} == {
-        each.partition: getattr(answered[each], "__name__", str(answered[each])) for each in asked
-    }
-    elected = confluent.elect_leaders(ElectionType.PREFERRED, [kafka_partition("t", 0)]).result(PATIENCE_S)
+    for address in cluster.endpoints("kafka").values():
+        with KafkaConnection(address) as connection:
+            replicas = [{"partition_index": 0, "replicas": elsewhere}, {"partition_index": 1, "replicas": [leaders[1]]}]
+            asked = [{"name": "t", "partitions": replicas}]
+            answer = connection.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=asked)
+            [topic] = answer.responses
+            assert [ErrorCode.invalid_replica_assignment, 0] == [each.error_code for each in topic.partitions]
+            assert f"stays on broker {leaders[0]}" in topic.partitions[0].error_message
+            assert () == tuple(connection.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, timeout=1000, topics=None).topics)
+    elected = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("t", 0)]).result(PATIENCE_S)
     assert [KafkaError.ELECTION_NOT_NEEDED] == [error.code() for error in elected.values()]
-    admin.close()
-    after = confluent.list_topics("t").topics["t"].partitions
+    after = admin.list_topics("t").topics["t"].partitions
     assert leaders == {number: partition.leader for number, partition in after.items()}
