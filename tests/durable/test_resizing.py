@@ -12,7 +12,7 @@ import attrs
 import pulsar
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.errors import ConfigError, StorageError
 from broker.metadata import postgres_resizing
@@ -31,6 +31,7 @@ from tests.durable.servers import (
     broker_command,
     client,
     fill_one,
+    produce,
     read,
     start,
     stop,
@@ -188,9 +189,13 @@ def others_are_there(server: BrokerServer) -> None:
 
 @pytest.fixture
 def stopped(place: Place, running: list[BrokerServer]) -> Place:
-    """With the state of one broker that has a few segments."""
+    """With the state of one broker that has a few segments, and more in the journal than fits into its rows."""
     server = start(place.durable(**UPLOADS), running)
     fill_one(server)
+    large = NewTopic("large", 3, config={"segment.bytes": "1000000"})
+    admin = AdminClient(client(server))
+    admin.create_topics([large])["large"].result(DEADLINE_S)
+    produce(server, "large", 30_000)
     place.wait_for_uploads(server)
     stop(server, running)
     return place
@@ -241,6 +246,7 @@ def test_a_switch_that_fails_changes_nothing(
 def there_and_back(place: Place, running: list[BrokerServer]) -> None:
     """And nothing of an attempt before is left, but for what is to be deleted soon."""
     resized(place, 3)
+    assert {1, 2} <= {int(key.split("/")[1]) for key in place.stored() if key.startswith("nodes/")}
     resized(place, 1)
     assert set() == missing(place)
     server = start(place.durable(), running)
