@@ -75,18 +75,20 @@ def leader_epoch(catalogue: Catalogue, count: int) -> int:
 class Node:
     """``node_id``: as clients know it. On several machines it names the machine, too, so that a node which has moved is another
     broker to them: clients compare ids and not addresses. ``endpoints``: host and port by the listener's name. ``epoch``: higher
-    for each process that has had the node's place, where an earlier one may still run: on several machines."""
+    for each process that has had the node's place, where an earlier one may still run: on several machines, of which ``machine``
+    is the one's name that has the node."""
 
     node_id: int
     endpoints: Mapping[str, tuple[str, int]]
     rack: str | None = None
     epoch: int = 0
+    machine: str | None = None
 
 
 def node_of(about: Mapping[str, Any]) -> Node:
     """From what a node has told the others about itself, as JSON has it."""
     endpoints = {name: (str(host), int(port)) for name, (host, port) in about["endpoints"].items()}
-    return Node(int(about["node_id"]), endpoints, about["rack"], int(about.get("epoch", 0)))
+    return Node(int(about["node_id"]), endpoints, about["rack"], int(about.get("epoch", 0)), about.get("machine"))
 
 
 def moved_id(first_id: int, machine: int, place: int, count: int) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 from broker.cluster.nodes import Node, owner_of
 from broker.config.listener import NODES_LISTENER
 from broker.metrics import Registry, names
-from broker.part import Surroundings, endpoints
+from broker.network.service import Peer
+from broker.part import Surroundings, as_reached, endpoints
 from broker.security.acl import Operation, ResourceType
 from broker.storage.config import TopicInfo
 from broker.storage.log_manager import LogManager
@@ -46,7 +47,7 @@ class Cluster:
                 "cluster_id": self._cluster_id,
                 "node_id": self._own.node_id,
                 "nodes": [
-                    {**_shown(node_id, alive.get(node_id)), "partitions": partitions[place]}
+                    {**_shown(node_id, alive.get(node_id), call.peer), "partitions": partitions[place]}
                     for place, node_id in enumerate(node_ids)
                 ],
             }
@@ -59,7 +60,7 @@ class Cluster:
     def _alive(self) -> Mapping[int, Node]:
         nodes = self._logs.nodes
         living = () if nodes is None else nodes.living.values()
-        return {node.node_id: node for node in (*living, self._own)}
+        return {node.node_id: node for node in (self._own, *living)}
 
     def _register(self, registry: Registry) -> None:
         def read() -> Mapping[tuple[str, ...], float]:
@@ -76,12 +77,14 @@ def counted(info: TopicInfo, nodes: int) -> dict[int, int]:
     return {(first + each) % nodes: whole + (each < rest) for each in range(min(nodes, info.partitions))}
 
 
-def _shown(node_id: int, node: Node | None) -> dict[str, Any]:
+def _shown(node_id: int, node: Node | None, peer: Peer) -> dict[str, Any]:
     return {
         "node_id": node_id,
         "alive": node is not None,
         "rack": None if node is None else node.rack,
-        "endpoints": {} if node is None else {name: _address(*each) for name, each in _sorted(node)},
+        "machine": None if node is None else node.machine,
+        "epoch": 0 if node is None else node.epoch,
+        "endpoints": {} if node is None else {name: _address(*as_reached(at, peer)) for name, at in _sorted(node)},
     }
 
 

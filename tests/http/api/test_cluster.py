@@ -25,6 +25,8 @@ def test_a_broker_alone_has_all_partitions() -> None:
                     "node_id": 1,
                     "alive": True,
                     "rack": "r1",
+                    "machine": None,
+                    "epoch": 0,
                     "endpoints": {"http": address("http"), "kafka": address("kafka")},
                     "partitions": 5,
                 }
