@@ -19,6 +19,8 @@ import attrs
 from broker.config.listener import NODES_LISTENER
 from broker.errors import StorageError
 from broker.metadata.catalogue import Catalogue
+from broker.metrics import HistogramCell, names
+from broker.runtime.clock import SystemClock
 from broker.runtime.disk import Disk
 from broker.runtime.threads import Event, Lock, RLock, run_aside
 from protocol.kafka.api_keys import ApiKey
@@ -176,6 +178,7 @@ class Nodes:
         self._depth = 0  # guarded by it: a change may be a part of a larger one
         self._pause = Event()
         self._settling = Lock()  # guards what follows
+        self.settle_seconds = HistogramCell(names.CLUSTER_SETTLE_SECONDS.bounds)
         self._is_settling = False
         self._waiting: list[Callable[[], object]] = []
 
@@ -262,7 +265,12 @@ class Nodes:
 
     def settle(self) -> bool:
         """Wait until each living node has in force what is in the catalogue now. False: one has not for a long time."""
-        return self._shared.settle(SETTLE_S, self.node_id)
+        began = SystemClock.monotonic()
+        try:
+            return self._shared.settle(SETTLE_S, self.node_id)
+        finally:
+            with self._settling:
+                self.settle_seconds.observe(SystemClock.monotonic() - began)
 
     def when_settled(self, call: Callable[[], object]) -> None:
         """``settle``, and then call this, on another thread. For any thread; it does not block."""

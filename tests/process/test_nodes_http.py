@@ -1,5 +1,7 @@
 """HTTP at several nodes: any of them describes the cluster, and sends clients to the node that has what they ask for."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -41,6 +43,15 @@ def test_each_node_describes_the_whole_cluster(nodes: NodesProcess) -> None:
     assert [(1, True, 2), (2, True, 2), (3, True, 2)] == [
         (node["node_id"], node["alive"], node["partitions"]) for node in answers[2]["nodes"]
     ]
+
+
+def test_metrics_say_how_long_the_catalogue_and_the_other_nodes_take(nodes: NodesProcess) -> None:
+    counts: Counter[str] = Counter()
+    for at in nodes.endpoints("http").values():
+        found = re.findall(r"^(\w+_seconds)_count (\d+)", nodes.ask("GET", "/metrics", at=at)[1], re.MULTILINE)
+        assert int(dict(found)["broker_catalogue_seconds"]) > 0
+        counts.update({name: int(number) for name, number in found})
+    assert counts["broker_cluster_settle_seconds"] > 0  # the topic was made by one of them
 
 
 def test_records_of_a_partition_are_read_through_any_node(nodes: NodesProcess) -> None:

@@ -8,11 +8,13 @@ tests/process/test_nodes_http.py.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from broker.cluster.nodes import Node, owner_of
 from broker.config.listener import NODES_LISTENER
-from broker.metrics import Registry, names
+from broker.metrics import HistogramCell, Registry, names
+from broker.metrics.registry import Ranges
 from broker.network.service import Peer
 from broker.part import Surroundings, as_reached, endpoints
 from broker.security.acl import Operation, ResourceType
@@ -29,7 +31,7 @@ class Cluster:
         self._logs = logs
         config = surroundings.config
         self._own = Node(config.node_id, endpoints(surroundings), config.broker_rack)
-        self._register(surroundings.metrics)
+        self._register(surroundings.metrics, surroundings.catalogue.seconds)
 
     def routes(self) -> list[Route]:
         return [Route("GET", "/api/v1/cluster", self.describe)]
@@ -62,12 +64,20 @@ class Cluster:
         living = () if nodes is None else nodes.living.values()
         return {node.node_id: node for node in (self._own, *living)}
 
-    def _register(self, registry: Registry) -> None:
+    def _register(self, registry: Registry, catalogue_seconds: HistogramCell | None) -> None:
         def read() -> Mapping[tuple[str, ...], float]:
             alive = len(self._alive())
             return {("alive",): alive, ("away",): len(self._node_ids()) - alive}
 
         registry.gauge(names.CLUSTER_NODES, read)
+        nodes = self._logs.nodes
+        settle_seconds = None if nodes is None else nodes.settle_seconds
+        registry.read_histogram(names.CLUSTER_SETTLE_SECONDS, partial(_ranges, settle_seconds))
+        registry.read_histogram(names.CATALOGUE_SECONDS, partial(_ranges, catalogue_seconds))
+
+
+def _ranges(cell: HistogramCell | None) -> Mapping[tuple[str, ...], Ranges]:
+    return {} if cell is None else {(): (list(cell.counts), cell.sum)}
 
 
 def counted(info: TopicInfo, nodes: int) -> dict[int, int]:
