@@ -13,23 +13,23 @@ from tests.page.accessibility import violations
 from tests.page.chromium import Chromium
 from tests.page.conftest import Open
 from tests.process.broker_process import PATIENCE_S
-from tests.process.nodes import NodesProcess
+from tests.process.nodes import Nodes
 
 ROWS = "[...document.querySelectorAll('[aria-label=Nodes] tbody tr')].map((row) => row.innerText.replace(/\\s+/g, ' '))"
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, chromium: Chromium) -> Iterator[NodesProcess]:
-    with NodesProcess(tmp_path_factory.mktemp("nodes"), "kafka") as running:
-        admin = AdminClient({"bootstrap.servers": running.addresses["kafka"]})
+def nodes(tmp_path_factory: pytest.TempPathFactory, chromium: Chromium) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes"), schemes=["http"]) as running:
+        admin = AdminClient({"bootstrap.servers": running.address})
         [made] = admin.create_topics([NewTopic("orders", 7)]).values()
         made.result(PATIENCE_S)
         yield running
 
 
-def test_the_overview_shows_each_node_and_leads_to_its_page(chromium: Chromium, nodes: NodesProcess) -> None:
+def test_the_overview_shows_each_node_and_leads_to_its_page(chromium: Chromium, nodes: Nodes) -> None:
     pages, brokers = nodes.endpoints("http"), nodes.endpoints("kafka")
-    partitions = {each["node_id"]: each["partitions"] for each in nodes.ask("GET", "/api/v1/cluster")[1]["nodes"]}
+    partitions = {each["node_id"]: each["partitions"] for each in nodes.call("GET", "/api/v1/cluster")[1]["nodes"]}
     tab = chromium.open(f"http://{pages[1]}/#/")
     shown = tab.until(f"{ROWS}.length === 3 && {ROWS}")
     for node_id, row in enumerate(shown, start=1):
@@ -52,11 +52,11 @@ def test_the_overview_shows_each_node_and_leads_to_its_page(chromium: Chromium, 
     tab.close()
 
 
-def test_what_another_node_has_is_not_taken_for_a_broker_that_is_away(chromium: Chromium, nodes: NodesProcess) -> None:
+def test_what_another_node_has_is_not_taken_for_a_broker_that_is_away(chromium: Chromium, nodes: Nodes) -> None:
     pages = nodes.endpoints("http")
     path = "/api/v1/topics/orders/records?partition={}"
     elsewhere = next(
-        each for each in range(7) if nodes.ask("GET", path.format(each), at=pages[1], follow=False)[0] == 307
+        each for each in range(7) if nodes.call("GET", path.format(each), at=pages[1], follow=False)[0] == 307
     )
     tab = chromium.open(f"http://{pages[1]}/#/topics/orders/messages?partition={elsewhere}")
     tab.shows("Another node has this.")
@@ -67,7 +67,7 @@ def test_what_another_node_has_is_not_taken_for_a_broker_that_is_away(chromium: 
     tab.close()
 
 
-def test_a_node_that_is_away_is_shown_so_until_it_is_back(chromium: Chromium, nodes: NodesProcess) -> None:
+def test_a_node_that_is_away_is_shown_so_until_it_is_back(chromium: Chromium, nodes: Nodes) -> None:
     tab = chromium.open(f"http://{nodes.endpoints('http')[1]}/#/")
     tab.until(f"{ROWS}.length === 3")
     notice = "1 of 3 nodes is away, and being started again."

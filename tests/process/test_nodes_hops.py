@@ -18,8 +18,8 @@ from protocol.kafka.records.records import build_batch
 from tests.kafka.handlers.consumer_group_client import UNCHANGED
 from tests.kafka.handlers.group_client import join_fields
 from tests.kafka_connection import KafkaConnection, fetch_fields, produce_fields
-from tests.process.nodes_cluster import COUNT, NOT_COORDINATOR, NOT_LEADER, Cluster, wait
-from tests.process.test_nodes_admin import IDS
+from tests.process.nodes import COUNT, IDS, NOT_COORDINATOR, NOT_LEADER, Nodes
+from tests.waiting import wait_for
 
 PARTITIONS = range(COUNT)
 # Before a client is known, and between brokers.
@@ -29,9 +29,9 @@ ACCEPT = 1
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     settings = "authorizer_class_name=acl", "super_users=User:ANONYMOUS"
-    with Cluster(tmp_path_factory.mktemp("nodes"), *settings) as running:
+    with Nodes(tmp_path_factory.mktemp("nodes"), *settings) as running:
         yield running
         assert 0 == running.stop()
         assert [] == running.errors
@@ -58,7 +58,7 @@ def errors_in(response: Any) -> set[int]:
 class Hopper:
     """Asks the next node at each request."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Nodes) -> None:
         self.addresses = cluster.nodes()
         self.connections = {node_id: KafkaConnection(address) for node_id, address in self.addresses.items()}
         self.turn = itertools.cycle(IDS)
@@ -286,10 +286,10 @@ def transactions(life: Life, version_2: bool) -> None:
         else:
             sequence += 1
         kept += commit
-        wait(lambda: [{1: 1, 2: 1, 3: 3}[turn]] * COUNT == life.offset(group, topic), "offsets")  # noqa: B023
+        wait_for(lambda: [{1: 1, 2: 1, 3: 3}[turn]] * COUNT == life.offset(group, topic), "offsets")  # noqa: B023
         for partition in PARTITIONS:
             # Aborted records are sent, too, and the client drops them; markers are batches of one.
-            wait(lambda: 2 * turn == life.read(topic, topic_id, partition, 1)[1], "still open")  # noqa: B023
+            wait_for(lambda: 2 * turn == life.read(topic, topic_id, partition, 1)[1], "still open")  # noqa: B023
         kept = 2 * turn
 
 
@@ -437,7 +437,7 @@ def the_cluster(life: Life) -> None:
 
 
 @pytest.mark.parametrize("place", range(COUNT))
-def test_a_client_that_hops_lives_as_well_as_any_other(cluster: Cluster, place: int) -> None:
+def test_a_client_that_hops_lives_as_well_as_any_other(cluster: Nodes, place: int) -> None:
     with closing(Hopper(cluster)) as hopper:
         life = Life(hopper, place)
         records(life)

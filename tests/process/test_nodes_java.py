@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.compat.clients import java
-from tests.process.nodes_cluster import COUNT, Cluster
+from tests.process.nodes import IDS, Nodes
 from tests.process.test_kill import SEED
 
 CYCLES = int(os.environ.get("BROKER_KILL_CYCLES", "3"))
@@ -24,7 +24,7 @@ def test_all_is_transformed_once_while_nodes_are_killed(tmp_path: Path) -> None:
     jars = java.jars_or_skip()
     print(f"BROKER_KILL_SEED={SEED}")
     chance = random.Random(SEED)
-    with Cluster(tmp_path) as cluster, (tmp_path / "errors").open("w+") as errors:
+    with Nodes(tmp_path) as cluster, (tmp_path / "errors").open("w+") as errors:
         servers = ",".join(cluster.nodes().values())
         command = java.command(jars, "ExactlyOnce", servers, "once")
         with subprocess.Popen(
@@ -37,7 +37,7 @@ def test_all_is_transformed_once_while_nodes_are_killed(tmp_path: Path) -> None:
                 for _ in range(CYCLES):
                     time.sleep(EVERY_S)
                     assert program.poll() is None, (tmp_path / "errors").read_text()
-                    cluster.kill_node(chance.randint(1, COUNT))
+                    cluster.kill_node(chance.choice(IDS))
                 program.stdin.close()
                 said = program.stdout.read()
             finally:
