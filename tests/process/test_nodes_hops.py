@@ -2,7 +2,7 @@
 partition, group or transactional id is elsewhere and where. No node calls something unknown that another one has confirmed."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 from uuid import UUID
@@ -21,6 +21,7 @@ from tests.kafka_connection import KafkaConnection, fetch_fields, produce_fields
 from tests.process.nodes import COUNT, IDS, NOT_COORDINATOR, NOT_LEADER, Nodes
 from tests.waiting import wait_for
 
+SETTINGS = "authorizer_class_name=acl", "super_users=User:ANONYMOUS"
 PARTITIONS = range(COUNT)
 # Before a client is known, and between brokers.
 NOT_ASKED = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS}
@@ -30,11 +31,10 @@ ACCEPT = 1
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    settings = "authorizer_class_name=acl", "super_users=User:ANONYMOUS"
-    with Nodes(tmp_path_factory.mktemp("nodes"), *settings) as running:
+    with Nodes(tmp_path_factory.mktemp("nodes"), *SETTINGS) as running:
         yield running
         assert 0 == running.stop()
-        assert [] == running.errors
+        assert {"node_ended"} >= {event["event"] for event in running.errors}
 
 
 def fields_of(value: Any, name: str) -> Iterator[Any]:
@@ -58,10 +58,11 @@ def errors_in(response: Any) -> set[int]:
 class Hopper:
     """Asks the next node at each request."""
 
-    def __init__(self, cluster: Nodes) -> None:
-        self.addresses = cluster.nodes()
-        self.connections = {node_id: KafkaConnection(address) for node_id, address in self.addresses.items()}
-        self.turn = itertools.cycle(IDS)
+    def __init__(self, addresses: Mapping[int, str]) -> None:
+        """``addresses`` of the nodes by their ids."""
+        self.addresses = addresses
+        self.connections = {node_id: KafkaConnection(address) for node_id, address in addresses.items()}
+        self.turn = itertools.cycle(addresses)
         self.asked: set[ApiKey] = set()
 
     def close(self) -> None:
@@ -80,7 +81,7 @@ class Hopper:
 
     def all(self, key: ApiKey, version: int, /, **fields: Any) -> list[Any]:
         """For what each node answers for itself."""
-        return [self.any(key, version, **fields) for _ in IDS]
+        return [self.any(key, version, **fields) for _ in self.addresses]
 
     def found(self, right: int, elsewhere: int, key: ApiKey, version: int, /, **fields: Any) -> Any:
         """One node after the other is asked, until it is the turn of the right one."""
@@ -135,7 +136,7 @@ class Life:
         wanted = {"name": name, "num_partitions": COUNT, "replication_factor": 1, "assignments": [], "configs": []}
         made = self.hopper.any(ApiKey.CREATE_TOPICS, 7, topics=[wanted], timeout=30_000, validate_only=False)
         topic_id = made.topics[0].topic_id
-        for _ in IDS:
+        for _ in self.hopper.addresses:
             told = self.hopper.any(ApiKey.METADATA, 12, topics=[{"name": name}], allow_auto_topic_creation=False)
             assert topic_id == told.topics[0].topic_id
         return name, topic_id
@@ -191,7 +192,9 @@ def records(life: Life) -> None:
             fields = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic, "partitions": wanted}]}
             response = ask(topic, partition, ApiKey.LIST_OFFSETS, 7, **fields)
             assert expected == response.topics[0].partitions[0].offset
-        epochs = [{"topic": topic, "partitions": [{"partition": partition, "leader_epoch": 0}]}]
+        told = life.hopper.any(ApiKey.METADATA, 12, topics=[{"name": topic}], allow_auto_topic_creation=False)
+        epoch = told.topics[0].partitions[partition].leader_epoch
+        epochs = [{"topic": topic, "partitions": [{"partition": partition, "leader_epoch": epoch}]}]
         response = ask(topic, partition, ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, replica_id=-1, topics=epochs)
         assert 3 == response.topics[0].partitions[0].end_offset
         producers = [{"name": topic, "partition_indexes": [partition]}]
@@ -318,7 +321,7 @@ def a_share_group(life: Life) -> None:
         [got] = response.responses[0].partitions
         assert [(0, 0)] == [(each.first_offset, each.last_offset) for each in got.acquired_records], response
         done = topics({"first_offset": 0, "last_offset": 0, "acknowledge_types": [ACCEPT]})
-        for node_id in sorted(IDS, key=lambda each: each == leader):
+        for node_id in sorted(life.hopper.addresses, key=lambda each: each == leader):
             acknowledged = life.hopper.one(
                 node_id, ApiKey.SHARE_ACKNOWLEDGE, 2, **me, share_session_epoch=1, topics=done
             )
@@ -326,7 +329,7 @@ def a_share_group(life: Life) -> None:
                 assert set() == errors_in(acknowledged), acknowledged
             else:  # where nothing was fetched, there is no session
                 assert errors_in(acknowledged) in ({NOT_LEADER}, {ErrorCode.share_session_not_found}), acknowledged
-        for node_id in IDS:
+        for node_id in life.hopper.addresses:
             life.hopper.one(node_id, ApiKey.SHARE_ACKNOWLEDGE, 2, **me, share_session_epoch=-1, topics=[])
     wanted = {"group_id": group, "topics": [{"topic_name": topic, "partitions": list(PARTITIONS)}]}
 
@@ -368,7 +371,7 @@ def topics_and_their_settings(life: Life) -> None:
         each for response in dirs for result in response.results for one in result.topics for each in one.partitions
     ]
     assert list(range(COUNT + 1)) == sorted(each.partition_index for each in held)
-    for _ in IDS:
+    for _ in life.hopper.addresses:
         elected = life.hopper.one(
             next(life.hopper.turn),
             ApiKey.ELECT_LEADERS,
@@ -385,11 +388,11 @@ def topics_and_their_settings(life: Life) -> None:
         assert () == response.topics
     directory = dirs[0].results[0].log_dir
     ask_dirs = [{"path": directory, "topics": [{"name": topic, "partitions": list(PARTITIONS)}]}]
-    for _ in IDS:
+    for _ in life.hopper.addresses:
         told = life.hopper.one(next(life.hopper.turn), ApiKey.ALTER_REPLICA_LOG_DIRS, 2, dirs=ask_dirs)
         assert not {ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id} & errors_in(told), told
     ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": topic, "topic_id": None}], timeout=30_000)
-    for node_id in IDS:
+    for node_id in life.hopper.addresses:
         gone = life.hopper.one(node_id, ApiKey.METADATA, 12, topics=[{"name": topic}], allow_auto_topic_creation=False)
         assert {int(ErrorCode.unknown_topic_or_partition)} == errors_in(gone)
     _, again = life.topic("topics")  # under the same name, and it is another one
@@ -399,7 +402,7 @@ def topics_and_their_settings(life: Life) -> None:
 
 def a_topic_that_a_question_has_made(life: Life) -> None:
     name = f"asked-{life.place}"
-    for _ in IDS:
+    for _ in life.hopper.addresses:
         life.hopper.any(ApiKey.METADATA, 12, topics=[{"name": name}], allow_auto_topic_creation=True)
     assert 0 == life.write(name, 0)
 
@@ -436,9 +439,9 @@ def the_cluster(life: Life) -> None:
     hopper.all(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=[])
 
 
-@pytest.mark.parametrize("place", range(COUNT))
-def test_a_client_that_hops_lives_as_well_as_any_other(cluster: Nodes, place: int) -> None:
-    with closing(Hopper(cluster)) as hopper:
+def live(addresses: Mapping[int, str], place: int) -> None:
+    """All that clients do, with groups and transactional ids at the node of this place."""
+    with closing(Hopper(addresses)) as hopper:
         life = Life(hopper, place)
         records(life)
         a_classic_group(life)
@@ -453,3 +456,28 @@ def test_a_client_that_hops_lives_as_well_as_any_other(cluster: Nodes, place: in
         software = {"client_software_name": "test", "client_software_version": "1"}
         told = hopper.any(ApiKey.API_VERSIONS, 3, **software)
         assert set() == {ApiKey(each.api_key) for each in told.api_keys} - NOT_ASKED - hopper.asked
+
+
+@pytest.mark.parametrize("place", range(COUNT))
+def test_a_client_that_hops_lives_as_well_as_any_other(cluster: Nodes, place: int) -> None:
+    live(cluster.nodes(), place)
+
+
+@pytest.mark.parametrize("node_id", IDS)
+def test_a_node_that_comes_back_knows_the_topics_that_were_made_meanwhile(cluster: Nodes, node_id: int) -> None:
+    name, maker = f"missed-{node_id}", IDS[node_id % COUNT]
+    cluster.crash_node(node_id)
+    assert 0 == cluster.make(maker, name, COUNT).error_code
+    answers: list[set[int]] = []
+
+    def answers_now() -> bool:
+        try:
+            told = cluster.ask(node_id, ApiKey.METADATA, 12, topics=[{"name": name}], allow_auto_topic_creation=False)
+        except OSError:
+            return False
+        answers.append(errors_in(told) - {ErrorCode.leader_not_available})
+        return True
+
+    wait_for(answers_now, f"node {node_id} does not come back")
+    assert [set()] == answers
+    cluster.wait_for_all()
