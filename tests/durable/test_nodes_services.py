@@ -82,8 +82,8 @@ def test_http_sends_clients_to_the_machine_that_has_the_partition(cluster: Clust
     writing.go_on()
     written = writing.finish()
 
-    def read_everywhere() -> set[int]:
-        """From each node, records of each partition. The brokers' ids."""
+    def read_everywhere() -> dict[int, str]:
+        """From each node, records of each partition. Which machine has which broker."""
         endpoints = cluster.endpoints("http")
         redirected = 0
         for at in endpoints.values():

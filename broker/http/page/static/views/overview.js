@@ -85,7 +85,7 @@ function Nodes({ listeners }) {
 
 /** The node's id, which leads to the page that it serves itself, if it serves one in the same way as this one. */
 function PageOf({ node, own, listeners }) {
-  if (node.node_id === own) return html`${node.node_id} <span class="quiet">(this page)</span>`;
+  if (node.node_id === own) return html`${node.node_id} <${Badge}>this page<//>`;
   const isSecure = location.protocol === "https:";
   const name = listeners.find(({ scheme }) => scheme === (isSecure ? "http+ssl" : "http"))?.name;
   const address = node.endpoints?.[name];
