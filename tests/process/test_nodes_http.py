@@ -76,6 +76,12 @@ def test_the_figures_of_a_topic_say_how_many_partitions_they_are_of(nodes: Nodes
     assert list(range(PARTITIONS)) == sorted(one["partition"] for each in found for one in each["partitions"])
 
 
+def test_the_listener_of_nodes_is_not_shown(nodes: Nodes) -> None:
+    for at in nodes.endpoints("http").values():
+        listeners = nodes.call("GET", "/api/v1/overview", at=at)[1]["listeners"]
+        assert {"http", "kafka"} == {listener["name"] for listener in listeners}
+
+
 def test_a_group_is_described_by_its_coordinator(nodes: Nodes) -> None:
     consumer = Consumer({"bootstrap.servers": nodes.address, "group.id": "billing"})
     consumer.commit(offsets=[TopicPartition("orders", number, 1) for number in range(PARTITIONS)], asynchronous=False)
