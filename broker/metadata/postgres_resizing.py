@@ -8,7 +8,9 @@ one.
 Schemas of nodes that are no more stay, with their owners' rows: an epoch never comes twice. Objects that only old journals named
 are condemned, and the first node deletes them.
 
-``broker/server/resizing.py`` does the rest. Tests: tests/durable/test_resizing.py.
+``broker/server/resizing.py`` does the rest.
+
+Tests: tests/durable/test_resizing.py.
 """
 
 import zlib
