@@ -152,6 +152,13 @@ class Neighbour:
             self._inbox.put(item)
 
     def step(self, timeout: float | None) -> bool:
+        try:
+            return self._step(timeout)
+        finally:
+            if self._stopping:
+                self._close()
+
+    def _step(self, timeout: float | None) -> bool:
         items = self._inbox.take_all(timeout, _TOGETHER_MAX)
         if not items:
             return False
