@@ -178,6 +178,12 @@ class FeedWatch:
         return True
 
     def _look(self) -> None:
+        """Twice if the others did not know that this node is there: they have not waited for it after their latest changes."""
+        if not self._look_once():
+            self._look_once()
+
+    def _look_once(self) -> bool:
+        """Whether the others knew that this node is there."""
         versions = self._feed.versions()
         taken_in = [
             self._take_in(table, version)
@@ -201,6 +207,7 @@ class FeedWatch:
         if found != self._nodes.living:
             self._nodes.living = found
             self._logs.generation += 1  # answers about the cluster are made anew
+        return own is not None
 
     def _note_moves(self, found: Mapping[int, Node]) -> None:
         now = self._clock.monotonic()
