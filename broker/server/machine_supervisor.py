@@ -23,14 +23,14 @@ from broker.config import BrokerConfig
 from broker.config.listener import ALL_INTERFACES, NODES_LISTENER
 from broker.errors import ConfigError, StorageError
 from broker.log import EventLimit, get_logger
-from broker.metadata.postgres_cluster import ClusterSession, ClusterView
+from broker.metadata.postgres_cluster import SEEN_S, ClusterSession, ClusterView
 from broker.metadata.postgres_connection import Address
 from broker.runtime import Runtime
 from broker.runtime.process import process_name
 from broker.runtime.threads import Event
 from broker.server.engine import Seat
 from broker.server.node_processes import PLACE, PORTS, NodeProcesses, place_in, ports_text
-from broker.server.seat import SeatMember
+from broker.server.seat import SeatMember, first_listener
 from broker.server.services import all_listeners
 from broker.server.supervisor import check_listeners
 from broker.storage import data_directory
@@ -39,7 +39,7 @@ from broker.storage.journal import cache_directory
 
 log = get_logger("cluster")
 
-# The variable of a node's process that names the machine.
+# The variable of a node's process that has the machine's number and its name.
 MACHINE = "BROKER_NODE_MACHINE"
 _LOOK_S = 0.1
 _BEAT_S = 1.0
@@ -73,6 +73,7 @@ class MachineSupervisor:
         self._secret = runtime.entropy.bytes(SECRET_BYTES).hex()
         self._version = version("reactor-broker")
         self._stopping = Event()
+        self._number = 0  # of this machine
         self._ports: dict[int, str] = {}
         self._processes = NodeProcesses(runtime.clock, arguments, config.node_id, self._variables)
         self._session: ClusterSession | None = None
@@ -96,9 +97,7 @@ class MachineSupervisor:
             self._empty(config.data_dir)
             if not self._prepare():
                 return
-            log.warning(
-                "machine_started", machine=self._machine, nodes=self._count, state="a preview: see docs/SCALING.md"
-            )
+            log.info("machine_started", machine=self._machine, number=self._number, nodes=self._count)
             try:
                 for place in range(self._count):
                     self._processes.start(place)
@@ -123,12 +122,27 @@ class MachineSupervisor:
             try:
                 self._session = ClusterSession(self._address, ANSWER_S)
                 self._session.prepare(self._count, self._cluster_id, self._secret)
-                return True
+                return self._join(self._session)
             except StorageError as error:
                 self._drop_session()
                 self._complain("waiting_for_engine", error)
             if self._stopping.wait(_BEAT_S):
                 return False
+
+    def _join(self, session: ClusterSession) -> bool:
+        """Wait until no other machine is there that has this one's address: it was perhaps killed a moment ago. False: it should
+        stop. Raises ConfigError if it goes on."""
+        address = _address_of(self._config) or self._machine
+        deadline = self._clock.monotonic() + 2 * SEEN_S
+        while (number := session.join(self._machine, address, self._version)) is None:
+            if self._clock.monotonic() >= deadline:
+                raise ConfigError(
+                    f"Give each machine an address of its own: another one of the cluster is {address}, for its clients."
+                )
+            if self._stopping.wait(_BEAT_S):
+                return False
+        self._number = number
+        return True
 
     def _run(self, ready: Callable[[Mapping[str, str]], None]) -> None:
         told = False
@@ -209,7 +223,8 @@ class MachineSupervisor:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _variables(self, place: int) -> dict[str, str]:
-        return {PLACE: f"{place}/{self._count}", MACHINE: self._machine, PORTS: self._ports.get(place, "")}
+        machine = f"{self._number} {self._machine}"
+        return {PLACE: f"{place}/{self._count}", MACHINE: machine, PORTS: self._ports.get(place, "")}
 
     def _leave(self) -> None:
         try:
@@ -245,7 +260,15 @@ def _check(config: BrokerConfig) -> None:
             )
 
 
+def _address_of(config: BrokerConfig) -> str | None:
+    """Where clients reach the first node of this machine. None: the system chooses its port."""
+    first = first_listener(config.listeners)
+    host, port = config.advertised_address(first.name) or (first.host, first.port)
+    return f"{host}:{port}" if port and first.port_max == first.port else None
+
+
 def seat_of(variables: Mapping[str, str]) -> SeatMember:
     """The node that this process is or stands by for. Raises BrokerError."""
     place, count, ports = place_in(variables, MACHINE)
-    return SeatMember(Seat(place, count, variables[MACHINE]), ports)
+    number, _, machine = variables[MACHINE].partition(" ")
+    return SeatMember(Seat(place, count, machine, int(number)), ports)
