@@ -140,7 +140,8 @@ def test_a_node_has_what_was_changed_before_the_others_knew_it(
     logs = SimpleNamespace(nodes=Nodes(1, NODES, 1, "", SystemDisk(), SimpleNamespace()), generation=0)  # type: ignore[arg-type]
     image: set[str] = set()
     reloads: Reloads = {"topics": [lambda: image.update(row.name for row in second.catalogue.topics())]}
-    FeedWatch(second.feed, logs, reloads, {"endpoints": {}, "rack": None}, second.feed.versions(), SystemClock())  # type: ignore[arg-type]
+    about = {"node_id": 2, "endpoints": {}, "rack": None}
+    FeedWatch(second.feed, logs, reloads, about, second.feed.versions(), SystemClock())  # type: ignore[arg-type]
     assert {"t"} == image
     assert [second.feed.versions()[""]] == [each.applied for each in second.feed.living() if each.node == 1]
 

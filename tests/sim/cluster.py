@@ -98,7 +98,8 @@ class NodeHost(Host):
 
     def _serve(self, process: Process, config: BrokerConfig, runtime: Runtime) -> None:
         def serve() -> None:
-            member = SeatMember(Seat(self.place, len(self._simulation.hosts), f"machine-{self.machine}"), {})
+            seat = Seat(self.place, len(self._simulation.hosts), f"machine-{self.machine}", self.machine)
+            member = SeatMember(seat, {})
             self._server = BrokerServer(config, runtime, open_engine=member.open_engine, member=member)
             self._server.start()
 
@@ -544,9 +545,8 @@ class ClusterSimulation:
             if known != sorted(self.tables.topics):
                 raise Violation(f"node {host.place} knows {known} of {sorted(self.tables.topics)}")
             assert logs.nodes is not None
-            living = {node_id: node.endpoints for node_id, node in logs.nodes.living.items()}
-            where = {logs.nodes.first_id + each.place: each.port(each.machine) for each in self.hosts}
-            found = {node_id: ports for node_id, names in living.items() for _, ports in [next(iter(names.values()))]}
+            found = {place: next(iter(node.endpoints.values()))[1] for place, node in logs.nodes.living.items()}
+            where = {each.place: each.port(each.machine) for each in self.hosts}
             if found != where:
                 raise Violation(f"node {host.place} takes the nodes to be at {found}; they are at {where}")
 
