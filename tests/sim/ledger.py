@@ -145,5 +145,6 @@ class Ledger:
                 if txn is not None:
                     txn.committed(f"{how} finds its offset")
                 return
-            txn.aborted(f"{how} finds {offset} and not its offset")
+            if txn is not None:
+                txn.aborted(f"{how} finds {offset} and not its offset")
         raise Violation(f"the group of {name} has the offset {offset}: {how}")

@@ -949,15 +949,6 @@ _ALL = [
         faults=("zombie",),
     ),
     Bug(
-        "nodes_answers_at_once",
-        "a node is opened before the process that had it has fallen silent",
-        Owner,
-        "wait_to_answer",
-        planted_vault.answers_at_once,
-        scene="nodes",
-        faults=("zombie",),
-    ),
-    Bug(
         "nodes_epoch_stays",
         "a take-over leaves the epoch as it is: two processes are one node",
         JournalTable,
