@@ -130,6 +130,18 @@ class NodeHost(Host):
         return self.vault.would_survive(directory, data)
 
 
+class NodesRecorder(Recorder):
+    def __init__(self, simulation: "ClusterSimulation") -> None:
+        super().__init__(simulation.world, simulation.excused)
+        self._simulation = simulation
+
+    def warning(self, event: str, **values: Any) -> None:
+        self.debug(event, **values)
+        if event == "not_settled":
+            # The engine went away after a change of topics. Who has made it is answered, and the others hear of it later.
+            self._simulation.unsettled_until = self._simulation.world.now + _SETTLED_S
+
+
 class ClusterStorm(Storm):
     """Each fault is about one node, or about all."""
 
@@ -154,6 +166,10 @@ class ClusterStorm(Storm):
         for wire in fabric.wires:
             if wire.between_nodes and self._rng.random() < 0.5:
                 wire.reset()
+
+    def _database(self) -> None:
+        if self._cluster.admin.has_made_all:
+            super()._database()
 
     def _lag(self) -> None:
         """Requests of nodes to each other, or the answers, are late: perhaps so late that nobody waits for them any more."""
@@ -219,7 +235,8 @@ class ClusterSimulation:
         self.history = History(self.world)
         self.history.shows_durable = self.history.is_shipped = True
         self.history.would_survive = self._would_survive
-        self.recorder = Recorder(self.world, self._excused)
+        self.recorder = NodesRecorder(self)
+        self.unsettled_until = 0.0
         self.ledger = Ledger(self.world)
         self.ledger.offsets_later = True
         self.ledger.stored = self._stored
@@ -376,7 +393,7 @@ class ClusterSimulation:
     def restart_wanted(self, wanted: bool) -> None:
         self.host.restart_wanted = wanted
 
-    def _excused(self, event: str, error: BaseException | None) -> bool:
+    def excused(self, event: str, error: BaseException | None) -> bool:
         if any(host.faulty or host.failed_lately for host in self.hosts):
             return isinstance(error, (StorageError, OSError)) or error is None
         return False
@@ -586,6 +603,19 @@ class ClusterSimulation:
 
 
 class RoutedAdmin(Routed, Admin):
+    def attach(self, simulation: "ClusterSimulation") -> None:
+        super().attach(simulation)
+        self._simulation = simulation
+
+    @property
+    def has_made_all(self) -> bool:
+        """The topics of the others are there."""
+        return not self._to_make
+
+    @property
+    def _doubt(self) -> bool:
+        return super()._doubt or self.world.now < self._simulation.unsettled_until
+
     def churn_more(self, rounds: int) -> None:
         self._churns += rounds
         self._idle_until = 0.0

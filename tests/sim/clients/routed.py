@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.cluster.nodes import coordinator_of, owner_of, transaction_key
 from protocol.kafka.api_keys import ApiKey
-from tests.sim.clients.client import Call, Client
+from tests.sim.clients.client import NEWEST, Call, Client
 from tests.sim.clients.member import Member
 from tests.sim.clients.offsets import Keeper
 from tests.sim.clients.producer import IdempotentProducer
@@ -134,6 +134,8 @@ class Routed(Client):
             if self._idle_until <= self.world.now:
                 self._idle_until = math.inf
             return
+        if call.fields.get("require_stable"):
+            call.exactly = NEWEST[call.key]  # older versions cannot ask for that
         place = place_for(call, self._count)
         self.pending.append(call)
         self.lines[self.rng.randrange(self._count) if place is None else place].give(call)
