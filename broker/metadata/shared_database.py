@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from broker.errors import StorageError, UnknownOutcome
 from broker.metadata.shared_wire import ERRORS, decode, encode
-from broker.metadata.sql import Statements
+from broker.metadata.sql import Statements, Timed
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.channel import Channel, ChannelClosed
 from broker.runtime.threads import Lock
@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # The longest wait for an answer: other nodes' transactions come first.
 ANSWER_S = 30.0
+# Copying 1 GB at 10 MB/s takes 100 s.
+COPY_S = 600.0
 
 
 class SharedDatabase:
@@ -62,6 +64,11 @@ class SharedDatabase:
         with self._lock:
             return str(self._ask(["secret"]))
 
+    def copy_to(self, path: str) -> None:
+        """Have the process with the file write what is committed now to this path, which may take long. Raises StorageError."""
+        with self._lock:
+            _ask(self._channel, ["copy", path], wait_s=COPY_S)
+
     def copy(self, moment: Callable[[], None]) -> Callable[[str], None]:
         raise StorageError("A catalogue that several nodes share is copied by the process that has its file")
 
@@ -75,17 +82,17 @@ class SharedDatabase:
         return _ask(self._channel, message, unknown)
 
 
-def _ask(channel: Channel, message: list[Any], unknown: bool = False) -> Any:
+def _ask(channel: Channel, message: list[Any], unknown: bool = False, wait_s: float = ANSWER_S) -> Any:
     """``unknown``: without an answer, the outcome is unknown. Raises StorageError."""
     error = UnknownOutcome if unknown else StorageError
     try:
         channel.send(encode(message))
-        received = channel.receive(ANSWER_S)
+        received = channel.receive(wait_s)
     except ChannelClosed as closed:
         raise error(f"The process that has the catalogue is gone: {closed}") from closed
     if received is None:
         channel.close()  # a later answer would be taken for that of the next question
-        raise error(f"The process that has the catalogue has not answered for {ANSWER_S:g} s")
+        raise error(f"The process that has the catalogue has not answered for {wait_s:g} s")
     answer = decode(received)
     if answer[0] == "failed":
         raise ERRORS[answer[1]](answer[2])
@@ -149,4 +156,6 @@ class SharedCatalogue(SqliteCatalogue):
 
     def __init__(self, path: str, channel: Channel, settling: Channel | None = None) -> None:
         self.shared = SharedDatabase(channel, settling)
-        super().__init__(path, self.shared)
+        timed = Timed(self.shared)
+        super().__init__(path, timed)
+        self.seconds = timed.seconds

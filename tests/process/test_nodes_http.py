@@ -1,14 +1,13 @@
 """HTTP at several nodes: any of them describes the cluster, and sends clients to the node that has what they ask for."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.client.kafka import ClientConfig, Cluster
-from broker.client.kafka.admin.cluster import BackupClient
-from broker.errors import BrokerError
 from tests.process.broker_process import PATIENCE_S
 from tests.process.nodes import Nodes
 
@@ -43,6 +42,15 @@ def test_each_node_describes_the_whole_cluster(nodes: Nodes) -> None:
     ]
 
 
+def test_metrics_say_how_long_the_catalogue_and_the_other_nodes_take(nodes: Nodes) -> None:
+    counts: Counter[str] = Counter()
+    for at in nodes.endpoints("http").values():
+        found = re.findall(r"^(\w+_seconds)_count (\d+)", nodes.call("GET", "/metrics", at=at)[1], re.MULTILINE)
+        assert int(dict(found)["broker_catalogue_seconds"]) > 0
+        counts.update({name: int(number) for name, number in found})
+    assert counts["broker_cluster_settle_seconds"] > 0  # the topic was made by one of them
+
+
 def test_records_of_a_partition_are_read_through_any_node(nodes: Nodes) -> None:
     redirected = 0
     for at in nodes.endpoints("http").values():
@@ -65,6 +73,12 @@ def test_the_figures_of_a_topic_say_how_many_partitions_they_are_of(nodes: Nodes
     assert list(range(PARTITIONS)) == sorted(one["partition"] for each in found for one in each["partitions"])
 
 
+def test_the_listener_of_nodes_is_not_shown(nodes: Nodes) -> None:
+    for at in nodes.endpoints("http").values():
+        listeners = nodes.call("GET", "/api/v1/overview", at=at)[1]["listeners"]
+        assert {"http", "kafka"} == {listener["name"] for listener in listeners}
+
+
 def test_a_group_is_described_by_its_coordinator(nodes: Nodes) -> None:
     consumer = Consumer({"bootstrap.servers": nodes.address, "group.id": "billing"})
     consumer.commit(offsets=[TopicPartition("orders", number, 1) for number in range(PARTITIONS)], asynchronous=False)
@@ -75,12 +89,6 @@ def test_a_group_is_described_by_its_coordinator(nodes: Nodes) -> None:
     assert [(200, "billing", None)] * 3 == [(status, each["group"], each["lag"]) for status, each in answers]
     listed = [nodes.call("GET", "/api/v1/groups", at=at)[1]["groups"] for at in addresses]
     assert ["billing"] == [group["group"] for groups in listed for group in groups]
-
-
-def test_a_backup_of_a_part_is_not_made(nodes: Nodes) -> None:
-    config = ClientConfig.from_properties({"bootstrap.servers": nodes.address})
-    with Cluster(config) as cluster, pytest.raises(BrokerError, match="of several nodes, stop them"):
-        BackupClient(cluster.routing).begin()
 
 
 def test_a_node_that_is_away_is_shown_so_and_comes_back(nodes: Nodes) -> None:
