@@ -857,14 +857,6 @@ _ALL = [
         scene="nodes",
     ),
     Bug(
-        "nodes_known_too_late",
-        "a node serves without what was changed before the others knew that it is there",
-        FeedWatch,
-        "_look",
-        planted_nodes.looks_once,
-        scene="nodes",
-    ),
-    Bug(
         "nodes_notify_lost",
         "nobody looks by himself, and a NOTIFY is lost",
         seat,
@@ -913,15 +905,6 @@ _ALL = [
         "ask",
         planted_nodes.verification_skipped,
         scene="nodes",
-    ),
-    Bug(
-        "nodes_guard_not_kept",
-        "the answer to a question counts, although a marker has come meanwhile",
-        Transactions,
-        "end_question",
-        planted_nodes.guard_not_kept,
-        scene="nodes",
-        faults=("lag",),
     ),
     Bug(
         "nodes_everybody_coordinates",

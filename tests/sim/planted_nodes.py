@@ -22,10 +22,6 @@ def change_missed(right: Any) -> Any:
     return take_in
 
 
-def looks_once(_: Any) -> Any:
-    return FeedWatch._look_once
-
-
 def never_looks(_: Any) -> Any:
     return 1e9
 
@@ -63,16 +59,6 @@ def verification_skipped(_: Any) -> Any:
         done()
 
     return ask
-
-
-def guard_not_kept(_: Any) -> Any:
-    def end_question(self: Any, producer_id: int, guard: Any, epoch: int | None) -> bool:
-        with self._state.lock:
-            if epoch is not None:
-                self.writers[producer_id] = epoch
-        return True
-
-    return end_question
 
 
 def everybody_coordinates(_: Any) -> Any:
