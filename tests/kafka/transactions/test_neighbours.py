@@ -212,6 +212,17 @@ def test_the_queue_is_bounded_and_after_the_end_nobody_waits(far: Far) -> None:
     assert [] == far.asked
 
 
+def test_a_decision_is_never_answered_on_the_thread_that_submits_it(far: Far) -> None:
+    body, errors = neighbour(far), []  # type: ignore[var-annotated]
+    body.submit(decision(errors, ("g" * (NAME_MAX + 1), GROUP)))
+    body.shut_down()
+    body.submit(decision(errors, ("t", 0)))
+    assert [] == errors
+    while body.step(0):
+        pass
+    assert 2 == len(errors)
+
+
 def test_a_node_that_stops_closes_its_links(far: Far) -> None:
     body, answers = neighbour(far), []  # type: ignore[var-annotated]
     body.submit(question(answers))
