@@ -234,6 +234,12 @@ class FeedWatch:
         return True
 
     def _look(self) -> None:
+        """Twice if the others did not know that this node is there: they have not waited for it after their latest changes."""
+        if not self._look_once():
+            self._look_once()
+
+    def _look_once(self) -> bool:
+        """Whether the others knew that this node is there."""
         versions = self._feed.versions()
         taken_in = [
             self._take_in(table, version)
@@ -254,6 +260,7 @@ class FeedWatch:
         if found != self._nodes.living:
             self._nodes.found(found)
             self._logs.generation += 1  # answers about the cluster are made anew
+        return own is not None
 
     def _take_in(self, table: str, version: int) -> bool:
         for reload in self._reloads.get(table, ()):

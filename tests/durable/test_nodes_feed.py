@@ -2,11 +2,14 @@
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import attrs
 import pytest
 
+from broker.cluster.nodes import Nodes
 from broker.errors import Fenced, StorageError
 from broker.metadata.catalogue import StoredOffset, TopicRow
 from broker.metadata.postgres import PostgresCatalogue
@@ -15,7 +18,10 @@ from broker.metadata.postgres_connection import Address
 from broker.metadata.postgres_database import PostgresDatabase
 from broker.metadata.postgres_feed import FeedListener, PostgresFeed
 from broker.metadata.postgres_owner import OwnerSession
+from broker.part import Reloads
 from broker.runtime.clock import SystemClock
+from broker.runtime.disk import SystemDisk
+from broker.server.seat import FeedWatch
 from tests.durable.postgres import fresh_schema, shared_server
 from tests.waiting import wait_for
 
@@ -116,6 +122,28 @@ def test_a_node_counts_while_its_owner_is_the_same_and_has_the_lease(nodes: list
     assert [{"who": "first"}] == [each.about for each in first.feed.living()]
     first.session.release(first.epoch, lease=True)
     assert [] == second.feed.living()
+
+
+def test_a_node_has_what_was_changed_before_the_others_knew_it(
+    nodes: list[OneNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = nodes
+    register = second.feed.register
+
+    def late(about: Mapping[str, Any], applied: int) -> None:
+        if not first.catalogue.topics():  # it has looked, and nobody waits for it yet
+            first.make("t")
+            assert first.feed.settle(0.0, 0)
+        register(about, applied)
+
+    monkeypatch.setattr(second.feed, "register", late)
+    logs = SimpleNamespace(nodes=Nodes(1, NODES, 1, "", SystemDisk(), SimpleNamespace()), generation=0)  # type: ignore[arg-type]
+    image: set[str] = set()
+    reloads: Reloads = {"topics": [lambda: image.update(row.name for row in second.catalogue.topics())]}
+    about = {"node_id": 2, "endpoints": {}, "rack": None}
+    FeedWatch(second.feed, logs, reloads, about, second.feed.versions(), SystemClock())  # type: ignore[arg-type]
+    assert {"t"} == image
+    assert [second.feed.versions()[""]] == [each.applied for each in second.feed.living() if each.node == 1]
 
 
 def test_settling_waits_for_the_others_and_not_for_who_is_gone(nodes: list[OneNode]) -> None:

@@ -45,6 +45,12 @@ class Tables:
         self.meta: dict[str, str] = {}
 
 
+def _copied(tables: Tables) -> Tables:
+    copied = Tables()
+    vars(copied).update({name: copy.copy(value) for name, value in vars(tables).items()})
+    return copied
+
+
 class Guard(Protocol):
     """Of a catalogue that is not on the machine. Raises StorageError where it cannot be read or changed now."""
 
@@ -66,11 +72,14 @@ class SimCatalogue:
         world: World | None = None,
         error: float = 0.0,
         guard: Guard | None = None,
+        own: Tables | None = None,
     ) -> None:
+        """``own``: of one of several nodes, the tables of its files."""
         self._guard = guard
         self._process = process
         self._world = world
         self.tables = tables
+        self._own = tables if own is None else own
         self.error = error
         self.closed = False
         self._together = False  # several changes are being made; the real catalogue holds its lock then
@@ -97,6 +106,9 @@ class SimCatalogue:
         if self._guard is not None:
             self._guard.changed()
 
+    def _check_topics(self) -> None:
+        """Raises StorageError where topics may not be changed now."""
+
     def _read(self) -> None:
         assert not self.closed, "used after close"
         if self._process is not None:
@@ -110,6 +122,7 @@ class SimCatalogue:
 
     def put_topic(self, row: TopicRow) -> None:
         self._begin()
+        self._check_topics()
         for other in [other for other in self.tables.topics.values() if other.topic_id == row.topic_id]:
             del self.tables.topics[other.name]
         self.tables.topics[row.name] = row
@@ -117,6 +130,7 @@ class SimCatalogue:
 
     def delete_topic(self, name: str) -> None:
         self._begin()
+        self._check_topics()
         row = self.tables.topics.pop(name, None)
         if row is not None:
             self.tables.deleted[row.topic_id] = None
@@ -372,7 +386,7 @@ class SimCatalogue:
 
     def load_remote_files(self) -> Iterable[RemoteFile]:
         self._read()
-        return list(self.tables.remote_files.values())
+        return list(self._own.remote_files.values())
 
     def alter_remote_files(self, put: Iterable[RemoteFile], removed: Iterable[str], now_ms: int) -> None:
         put, removed = list(put), list(removed)
@@ -384,13 +398,13 @@ class SimCatalogue:
         if old == new:
             return
         self._begin()
-        files = [file for file in self.tables.remote_files.values() if f"{file.path}/".startswith(f"{old}/")]
+        files = [file for file in self._own.remote_files.values() if f"{file.path}/".startswith(f"{old}/")]
         renamed = [file._replace(path=new + file.path[len(old) :]) for file in files]
         self._replace_files([file.path for file in files], renamed, now_ms)
         self._end()
 
     def _replace_files(self, removed: Iterable[str], put: list[RemoteFile], now_ms: int) -> None:
-        tables = self.tables
+        tables = self._own
         gone = [tables.remote_files.pop(path, None) for path in removed]
         for file in put:
             gone.append(tables.remote_files.get(file.path))
@@ -403,27 +417,30 @@ class SimCatalogue:
 
     def condemned_objects(self) -> list[tuple[str, int]]:
         self._read()
-        return sorted(self.tables.condemned.items())
+        return sorted(self._own.condemned.items())
 
     def forget_objects(self, keys: Iterable[str]) -> None:
         gone = list(keys)
         self._begin()
         for key in gone:
-            self.tables.condemned.pop(key, None)
+            self._own.condemned.pop(key, None)
         self._end()
 
     def together(self, changes: Iterable[Change]) -> None:
         self._begin()
         # On copies. No other thread may change the tables before they are replaced below.
-        tables = Tables()
-        vars(tables).update({name: copy.copy(value) for name, value in vars(self.tables).items()})
-        inside = SimCatalogue(None, tables)
+        tables = _copied(self.tables)
+        own = tables if self._own is self.tables else _copied(self._own)
+        inside = SimCatalogue(None, tables, own=own)
         self._together = True
         try:
             for change in changes:
                 change(inside)
             if self._guard is not None:
                 self._guard.change()
+            if tables.topics != self.tables.topics:
+                self._check_topics()
+            vars(self._own).update(vars(own))
             vars(self.tables).update(vars(tables))
         finally:
             self._together = False

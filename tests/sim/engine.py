@@ -41,11 +41,12 @@ class SimEngine:
     """``Engine``."""
 
     readers = 0
+    feed: Any = None  # of one of several nodes
 
     def __init__(self, vault: Vault, process: Process, owner: Owner, catalogue_error: Callable[[], float]) -> None:
         self.owner = owner
         self.catalogue: Catalogue = SimCatalogue(
-            process, vault.tables, vault.world, 0.0, _Guard(vault, process, owner.epoch, catalogue_error)
+            process, vault.tables, vault.world, 0.0, EngineGuard(vault, process, owner.epoch, catalogue_error)
         )
         self.journal: Journal = SimJournal(vault, process, owner)
         self.objects: ObjectStore = SimObjects(vault, process)
@@ -82,7 +83,7 @@ def open_engine(
     return SimEngine(vault, process, owner, catalogue_error)
 
 
-class _Guard:
+class EngineGuard:
     """Of the catalogue: whether it can be reached, and is still this broker's."""
 
     def __init__(self, vault: Vault, process: Process, epoch: int, error: Callable[[], float]) -> None:

@@ -39,6 +39,7 @@ class Pipe:
         self._last_at = 0.0
         self._ends_at: float | None = None
         self.discard = False  # nobody reads any more
+        self.lag_s = 0.0  # what is written from now on takes so much longer
 
     @property
     def free(self) -> int:
@@ -59,6 +60,7 @@ class Pipe:
         delay = rng.random() * faults.delay_most_s
         if faults.stall and rng.random() < faults.stall:
             delay += rng.random() * faults.stall_most_s
+        delay += self.lag_s
         self._last_at = max(self._last_at, now + delay)
         return self._last_at
 
@@ -122,6 +124,7 @@ class Wire:
         self.down = Pipe(fabric, down)
         self.established_at = fabric.world.now + fabric.rng.random() * fabric.faults.delay_most_s
         self.broken_at: float | None = None
+        self.between_nodes = False
         self.dead = False  # the broker's side does not exist any more and says nothing
         self.client_closed = False
         self.broker_closed = False
@@ -287,6 +290,8 @@ class Fabric:
                 for wire, _ in held.waiting:
                     wire.broker_closed = True
                     wire.reset()
+            elif hasattr(held, "hang_up"):
+                held.hang_up(power)
             else:
                 wire = held._wire
                 wire.broker_closed = True
@@ -298,5 +303,5 @@ class Fabric:
                     wire.reset()
                 else:
                     wire.down.end()
-            del process.sockets[fd]
+            process.sockets.pop(fd, None)
         self.forget_over()

@@ -238,9 +238,9 @@ class GroupHistory:
     def any_commit(self) -> bool:
         return any(not commit.failed for commits in self.commits.values() for commit in commits)
 
-    def crashed(self) -> None:
+    def crashed(self, life: int) -> None:
         """A generation of which no member had its assignment yet may never have been."""
-        self.dead_lives.add(self.world.lives)
+        self.dead_lives.add(life)
         self.newest = self.newest_synced
 
     def assigned(self, member: str, generation: int, life: int, partitions: Iterable[tuple[str, int]]) -> None:
@@ -337,7 +337,7 @@ class History:
         for told in self.on_crash:
             told(power)
         for group in self.groups.values():
-            group.crashed()
+            group.crashed(self.world.lives)
         if power:
             for partition in self.partitions.values():
                 partition.power_lost(self.world.lives)

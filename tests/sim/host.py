@@ -56,10 +56,17 @@ class Host:
     """``state`` is down, starting, up or stopping."""
 
     def __init__(
-        self, world: World, settings: dict[str, Any], *, with_vault: bool = False, record_most: int = 300
+        self,
+        world: World,
+        settings: dict[str, Any],
+        *,
+        with_vault: bool = False,
+        record_most: int = 300,
+        fabric: Fabric | None = None,
     ) -> None:
+        """``fabric``: of several hosts."""
         self.world = world
-        self.fabric = Fabric(world)
+        self.fabric = Fabric(world) if fabric is None else fabric
         self.medium = _new_medium(world)
         self.tables = Tables()
         self.vault = Vault(world, self.tables, record_most) if with_vault else None
@@ -80,6 +87,10 @@ class Host:
         self._catalogue: SimCatalogue | None = None
 
     @property
+    def process(self) -> Process | None:
+        return self.world.process
+
+    @property
     def server(self) -> BrokerServer | None:
         """The broker while it is up."""
         return self._server if self.state == "up" else None
@@ -94,7 +105,7 @@ class Host:
     def start(self) -> None:
         """Boot. ``look`` says how it went; it may be killed on the way, or fail because the disk does."""
         assert self.state == "down"
-        process = self.world.boot()
+        process = self._boot()
         self.world.note(f"start {process.number}")
         self.start_at = None
         self.failed_lately = self.faulty
@@ -102,7 +113,12 @@ class Host:
         config = BrokerConfig(listeners=self.listeners, data_dir="/data", **self.settings)
         for name, value in self.small.items():
             object.__setattr__(config, name, value)
-        runtime = sim_runtime(process, self.fabric, self.medium)
+        self._serve(process, config, sim_runtime(process, self.fabric, self.medium))
+
+    def _boot(self) -> Process:
+        return self.world.boot()
+
+    def _serve(self, process: Process, config: BrokerConfig, runtime: Runtime) -> None:
         vault = self.vault
         opens = None if vault is None else partial(open_engine, vault, process, lambda: self.catalogue_error)
         self._server = BrokerServer(config, runtime, self._open_catalogue, open_engine=opens)
@@ -110,16 +126,16 @@ class Host:
 
     def stop(self) -> None:
         """SIGTERM."""
-        assert self.state == "up" and self._server is not None and self.world.process is not None
+        assert self.state == "up" and self._server is not None and self.process is not None
         self.world.note("stop")
         self.state = "stopping"
-        self._do(self.world.process, self._server.stop)
+        self._do(self.process, self._server.stop)
 
     def resize(self, processors: int) -> None:
         """Another number of processors, by the broker's main thread."""
-        assert self.state == "up" and self._server is not None and self.world.process is not None
+        assert self.state == "up" and self._server is not None and self.process is not None
         sockets = self._server.sockets
-        self._do(self.world.process, lambda: sockets.resize_processors(processors))
+        self._do(self.process, lambda: sockets.resize_processors(processors))
 
     def _do(self, process: Process, work: Callable[[], object]) -> None:
         self._failure = None
@@ -150,7 +166,7 @@ class Host:
             return False
         if error is not None:
             raise Violation(f"the broker does not stop: {_trace(error)}")
-        process = self.world.process
+        process = self.process
         assert process is not None
         self._server = self._catalogue = None
         if process.files:
@@ -179,7 +195,7 @@ class Host:
             raise Violation(f"files left open by stop: {sorted(process.files.values())}")
 
     def _gone(self, *, power: bool) -> None:
-        process = self.world.process
+        process = self.process
         assert process is not None
         self.state = "down"
         self._server = self._main = self._catalogue = None
@@ -187,7 +203,7 @@ class Host:
         self.medium.process_died(process, power=power)
         if self.vault is not None:
             self.vault.gone(process, silent=power and self.vault.rng.random() < 0.5)
-        self.world.end_process()
+        self.world.end_process(process)
 
     def die(self, *, power: bool, lost: bool = False) -> None:
         """kill -9, or the plug is pulled, perhaps for ever. A thread of the broker that calls this has to raise ``Killed``
@@ -202,11 +218,10 @@ class Host:
         without its disk being gone; or cannot reach the vault for ``cut_off_s``. It keeps its clients, and must tell them nothing
         that is not true any more."""
         assert self.state == "up" and self._server is not None and not self.busy
-        process, now = self.world.set_aside(), self.world.now
+        process, now = self._set_aside(), self.world.now
         self.world.note(f"machine taken for lost: pause {pause_s}, cut off {cut_off_s}, ends {ends_s}")
         self.state = "down"
         process.countdown = -1  # it was to be killed, and lives on
-        self.fabric.replace(process)
         if pause_s:
             process.freeze(now + pause_s)
         if cut_off_s and self.vault is not None:
@@ -214,6 +229,11 @@ class Host:
         self.zombies.append(Zombie(process, self._server, now + ends_s))
         self._server = self._catalogue = None
         self._replace_machine()
+
+    def _set_aside(self) -> Process:
+        process = self.world.set_aside()
+        self.fabric.replace(process)
+        return process
 
     def _replace_machine(self) -> None:
         flipped = self.medium.flipped
@@ -305,7 +325,7 @@ class Recorder:
         running = self._world.running
         if running is None or not running.alive:
             return
-        if running in self._world.zombies and (error is None or isinstance(error, (StorageError, OSError))):
+        if running.replaced and (error is None or isinstance(error, (StorageError, OSError))):
             return
         if isinstance(error, BaseException):
             text = _trace(error)

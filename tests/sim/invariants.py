@@ -7,7 +7,7 @@ from broker.pulsar.connection import PulsarSession
 from broker.storage.segments.segment import TXN_INDEX
 from tests.sim.medium import Medium
 from tests.sim.pulsar_scene import LARGEST_SLICE
-from tests.sim.world import Violation, World
+from tests.sim.world import Process, Violation
 
 # One request may exceed the pool, rounded up to its grain; the bytes that a processor has read already must go somewhere, one
 # receive buffer a connection.
@@ -41,10 +41,9 @@ def check(server: Any, largest_response: int) -> None:
         raise Violation(f"{sockets.quotas.total} connections, of {sockets.quotas.max_connections}")
 
 
-def check_wakeups(world: World, server: Any) -> None:
+def check_wakeups(process: Process, server: Any) -> None:
     """Nothing can happen any more without time passing: then nobody may sleep on work."""
-    assert world.process is not None
-    threads = world.process.threads
+    threads = process.threads
     if any(not thread.at_rest for thread in threads):
         return  # frozen on the way to ring
     bodies = {id(thread.body): thread for thread in threads}

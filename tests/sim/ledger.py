@@ -24,6 +24,9 @@ class Txn:
     commit_asked: bool = False
     values: dict[Partition, list[bytes]] = attrs.Factory(dict)  # acknowledged or in flight, in order
     offset: int = -1  # of its group's, committed with it
+    # What it has read before it wrote: a partition's committed values up to an offset; and what nobody else may read and commit.
+    read: dict[Partition, tuple[bytes, ...]] = attrs.Factory(dict)
+    claim: object = None
     seen: set[bytes] = attrs.Factory(set)  # by readers of committed records
 
     def __str__(self) -> str:
@@ -57,6 +60,8 @@ class Ledger:
         # What a group would find were the broker killed now: (group) -> offset, -1 for none.
         self.stored: Callable[[str], int] = lambda group: -1
         self.machine_failed: Callable[[], bool] = lambda: False
+        # Offsets may be committed after the end of their transaction was answered: by another node.
+        self.offsets_later = False
         # Called when somebody asks for a commit or an abort.
         self.on_decision: Callable[[], None] = lambda: None
         # Could a transaction that began then have come to the end of its time?
@@ -140,5 +145,6 @@ class Ledger:
                 if txn is not None:
                     txn.committed(f"{how} finds its offset")
                 return
-            txn.aborted(f"{how} finds {offset} and not its offset")
+            if txn is not None:
+                txn.aborted(f"{how} finds {offset} and not its offset")
         raise Violation(f"the group of {name} has the offset {offset}: {how}")

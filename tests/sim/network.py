@@ -2,14 +2,19 @@
 
 import errno
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from typing import Any
 
+from broker.client.kafka import config, connection
 from broker.runtime.disk import Buffer, FileRegion
 from broker.runtime.net import WOULD_BLOCK, Exhausted
-from tests.sim.fabric import Fabric, NetworkFaults, Wire
-from tests.sim.world import Process
+from tests.sim.fabric import ClientSocket, Fabric, NetworkFaults, Wire
+from tests.sim.threads import SimClock, SimEntropy
+from tests.sim.world import Process, World
 
-__all__ = ["Fabric", "NetworkFaults", "SimListener", "SimNetwork", "SimSocket"]
+__all__ = ["Fabric", "NetworkFaults", "SimDialled", "SimListener", "SimNetwork", "SimSocket", "dialling"]
 
 
 class SimSocket:
@@ -204,3 +209,98 @@ class SimNetwork:
             raise OSError(errno.EADDRINUSE, "Address already in use")
         listener = listeners[port] = SimListener(self._process, self._fabric, (host, port), backlog)
         return listener
+
+
+class SimDialled:
+    """``Dialled``: the end of a broker that has connected to another one."""
+
+    def __init__(self, process: Process, socket: ClientSocket) -> None:
+        self._process = process
+        self._world = process.world
+        self._socket = socket
+        self._fd = process.world.next_descriptor()
+        process.sockets[self._fd] = self
+
+    def send(self, buffers: Sequence[Buffer], deadline: float) -> None:
+        data = b"".join(buffers)
+        while data:
+            self._await(lambda: self._socket.room > 0, deadline)
+            data = data[self._socket.send(data) :]
+
+    def receive(self, view: memoryview, deadline: float) -> None:
+        at = 0
+        while at < len(view):
+            self._await(lambda: self._socket.readable, deadline)
+            received = self._socket.recv(len(view) - at)
+            if not received:
+                raise ConnectionResetError(errno.ECONNRESET, "reset by peer")
+            view[at : at + len(received)] = received
+            at += len(received)
+
+    def wait(self, deadline: float) -> bool:
+        return self._world.block(self._process, "another node", lambda: self._socket.readable, self._left_s(deadline))
+
+    def _await(self, ready: Callable[[], bool], deadline: float) -> None:
+        def ready_or_lost() -> bool:
+            return self._socket.wire.broken or ready()
+
+        if not self._world.block(self._process, "another node", ready_or_lost, self._left_s(deadline)):
+            raise TimeoutError("the connection timed out")
+        if self._socket.wire.broken:
+            raise ConnectionResetError(errno.ECONNRESET, "reset by peer")
+
+    def _left_s(self, deadline: float) -> float | None:
+        self._process.check()
+        return None if deadline == inf else max(0.0, deadline - self._world.now)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._process.check()
+            self._forget()
+            self._socket.close()
+
+    def hang_up(self, power: bool) -> None:
+        """The process has died. After a power loss nobody says so to the other side."""
+        self._forget()
+        if not power:
+            self._socket.close()
+
+    def _forget(self) -> None:
+        self._process.sockets.pop(self._fd, None)
+        self._fd = -1
+
+
+@contextmanager
+def dialling(world: World, fabric: Fabric) -> Iterator[None]:
+    """Brokers that connect to others do so in the simulated world."""
+
+    def dial(host: str, port: int, timeout: float, context: Any = None) -> SimDialled:
+        process = world.running
+        assert process is not None
+        world.yield_point(process)
+        socket = fabric.connect(port, f"node of process {process.number}")
+        if socket is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        socket.wire.between_nodes = True
+        world.note(f"  dials {port} as {socket.wire.number}")
+        return SimDialled(process, socket)
+
+    def new_clock() -> SimClock:
+        process = world.running
+        assert process is not None
+        return SimClock(process)
+
+    changes: list[tuple[Any, str, Any]] = [
+        (connection, "dial", dial),
+        (connection, "SystemClock", new_clock),
+        (connection, "SystemEntropy", SimEntropy(world)),
+        (config, "SystemEntropy", SimEntropy(world)),
+    ]
+    undo = [(module, name, getattr(module, name)) for module, name, _ in changes]
+    for module, name, value in changes:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in undo:
+            setattr(module, name, value)

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from broker.cluster.nodes import Nodes
 from broker.cluster.owner import Owner
 from broker.errors import StorageError
 from broker.kafka import sasl_session
@@ -21,8 +22,11 @@ from broker.kafka.service import KafkaSession
 from broker.kafka.share.partition_entry import PartitionEntry
 from broker.kafka.share.share_partition import SharePartition
 from broker.kafka.transactions import executor
+from broker.kafka.transactions.elsewhere import TransactionsElsewhere
 from broker.kafka.transactions.executor import TransactionExecutor
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
+from broker.kafka.transactions.neighbours import Neighbour, Neighbours
+from broker.kafka.transactions.pending_offsets import PendingOffsets
 from broker.kafka.transactions.transaction import Claim, State, Transaction
 from broker.kafka.transactions.version_2 import TransactionsVersion2
 from broker.metadata.writer import CatalogueWriter
@@ -41,6 +45,8 @@ from broker.pulsar.subscriptions.saving import Saving
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.topic import Tail
 from broker.security.acl_authorizer import AclAuthorizer
+from broker.server import seat
+from broker.server.seat import FeedWatch
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
 from broker.shuffle.serving.read_ahead import ReadAhead
@@ -62,7 +68,7 @@ from broker.storage.tier.tiered_disk import TieredDisk
 from broker.storage.tier.uploads import Uploads
 from broker.storage.upkeep.flusher import Flusher
 from protocol.kafka.errors import ErrorCode
-from tests.sim import planted_groups, planted_pulsar, planted_vault
+from tests.sim import planted_groups, planted_nodes, planted_pulsar, planted_vault
 from tests.sim.disk import SimDisk
 from tests.sim.journal import JournalTable, MemoryJournal
 
@@ -841,6 +847,98 @@ _ALL = [
         "waiting",
         planted_vault.open_segment_uploaded,
         scene="vault",
+    ),
+    Bug(
+        "nodes_change_missed",
+        "a node takes a change for known that it has not read",
+        FeedWatch,
+        "_take_in",
+        planted_nodes.change_missed,
+        scene="nodes",
+    ),
+    Bug(
+        "nodes_notify_lost",
+        "nobody looks by himself, and a NOTIFY is lost",
+        seat,
+        "_LOOK_S",
+        planted_nodes.never_looks,
+        scene="nodes",
+        faults=("unheard",),
+    ),
+    Bug(
+        "nodes_not_settled",
+        "an administrator is answered before the other nodes have the change",
+        Nodes,
+        "settle",
+        planted_nodes.not_settled,
+        scene="nodes",
+    ),
+    Bug(
+        "nodes_silence_is_done",
+        "a node that has not answered counts as having its markers",
+        Neighbour,
+        "_is_done",
+        planted_nodes.silence_is_done,
+        scene="nodes",
+        faults=("kill", "cut"),
+    ),
+    Bug(
+        "nodes_marker_to_nobody",
+        "markers of other nodes are written here, where the partition is not",
+        Neighbours,
+        "write",
+        planted_nodes.marker_to_nobody,
+        scene="nodes",
+    ),
+    Bug(
+        "nodes_groups_not_told",
+        "the groups of other nodes do not hear how a transaction has ended",
+        Neighbours,
+        "write",
+        planted_nodes.groups_not_told,
+        scene="nodes",
+    ),
+    Bug(
+        "nodes_verification_skipped",
+        "a batch is appended without asking the node that coordinates the transaction",
+        TransactionsElsewhere,
+        "ask",
+        planted_nodes.verification_skipped,
+        scene="nodes",
+    ),
+    Bug(
+        "nodes_everybody_coordinates",
+        "each node takes itself for the coordinator of every transactional id and group",
+        Nodes,
+        "coordinates",
+        planted_nodes.everybody_coordinates,
+        scene="nodes",
+    ),
+    Bug(
+        "nodes_pending_always_committed",
+        "offsets of an aborted transaction are committed at the group's node",
+        PendingOffsets,
+        "end",
+        planted_nodes.pending_always_committed,
+        scene="nodes",
+    ),
+    Bug(
+        "nodes_answers_without_lease",
+        "answers leave although another process may have the node",
+        LeasedSending,
+        "flush",
+        planted_nodes.answers_without_lease,
+        scene="nodes",
+        faults=("zombie",),
+    ),
+    Bug(
+        "nodes_epoch_stays",
+        "a take-over leaves the epoch as it is: two processes are one node",
+        JournalTable,
+        "take_over",
+        planted_vault.epoch_stays,
+        scene="nodes",
+        faults=("zombie",),
     ),
 ]
 PLANTED = {bug.name: bug for bug in _ALL}

@@ -532,8 +532,8 @@ class Simulation:
                 self.shuffle.check(server)
 
     def _idle(self) -> None:
-        if self.host.server is not None:
-            invariants.check_wakeups(self.world, self.host.server)
+        if self.host.server is not None and self.world.process is not None:
+            invariants.check_wakeups(self.world.process, self.host.server)
             if self.shuffle is not None:
                 self.shuffle.check_idle(self.host.server)
             if self.share is not None:

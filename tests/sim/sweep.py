@@ -8,7 +8,9 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.sim.planted import PLANTED
+from tests.sim import cluster
+from tests.sim.cluster import CLUSTER_STEPS, ClusterSimulation
+from tests.sim.planted import PLANTED, Bug
 from tests.sim.simulation import DEFAULT_STEPS, Result, Simulation, simulate
 from tests.sim.storm import FAULTS, LOSSES
 
@@ -32,19 +34,35 @@ def run_seed(seed: int, steps: int = DEFAULT_STEPS) -> Result:
     return simulate(seed, steps)
 
 
+def run_nodes(seed: int) -> Result:
+    return ClusterSimulation(seed).run()
+
+
 def first_to_find(name: str, seeds: Iterable[int]) -> Result | None:
     """The first of ``seeds`` that finds the planted bug of that name."""
     bug = PLANTED[name]
     for seed in seeds:
-        simulation = Simulation(seed, bug.steps or DEFAULT_STEPS, vault=bug.scene == "vault" or None)
-        if bug.scene and not simulation.has(bug.scene):
+        simulation = _simulation_for(bug, seed)
+        if simulation is None:
             continue
-        simulation.weather.weights.update({fault: {**FAULTS, **LOSSES}[fault] for fault in bug.faults})
         with bug.plant():
             result = simulation.run()
         if result.violation is not None:
             return result
     return None
+
+
+def _simulation_for(bug: Bug, seed: int) -> Simulation | ClusterSimulation | None:
+    """None: nothing of it could be seen."""
+    if bug.scene == "nodes":
+        several = ClusterSimulation(seed, bug.steps or CLUSTER_STEPS)
+        several.weather.weights.update({fault: cluster.FAULTS[fault] for fault in bug.faults})
+        return several
+    simulation = Simulation(seed, bug.steps or DEFAULT_STEPS, vault=bug.scene == "vault" or None)
+    if bug.scene and not simulation.has(bug.scene):
+        return None
+    simulation.weather.weights.update({fault: {**FAULTS, **LOSSES}[fault] for fault in bug.faults})
+    return simulation
 
 
 def seeds_for(name: str) -> list[int]:

@@ -137,6 +137,7 @@ class Process:
         self.pollers: list[Any] = []
         self.alarms: dict[int, Any] = {}  # by descriptor
         self.countdown = -1  # yield points until it is killed; -1: it is not
+        self.replaced = False  # another one has its place, and it does not know that, or does not believe it
         self.on_countdown: Callable[[], None] = lambda: None
 
     def check(self) -> None:
@@ -176,8 +177,8 @@ class World:
         self.chaos = Chaos()
         self.hub = greenlet.getcurrent()  # the scheduler; threads give way to it and end in it
         self.process: Process | None = None
-        # Processes that another one has replaced and that do not know it, or do not believe it.
-        self.zombies: list[Process] = []
+        # Processes that run besides: those that another one has replaced, and all nodes of a cluster.
+        self.beside: list[Process] = []
         self.actors: list[Actor] = []
         self.current: Thread | None = None
         self.lives = 0
@@ -233,25 +234,34 @@ class World:
         self.process = Process(self, self.lives)
         return self.process
 
+    def boot_beside(self) -> Process:
+        """A process of several. What it makes, it has to make on a thread of its own."""
+        self._bury()
+        self.lives += 1
+        process = Process(self, self.lives)
+        self.beside.append(process)
+        return process
+
     def set_aside(self) -> Process:
         """Somebody else is going to be started in the place of the running process, which goes on."""
         process = self.process
         assert process is not None
-        self.zombies.append(process)
+        process.replaced = True
+        self.beside.append(process)
         self.process = None
         return process
 
-    def end_process(self, zombie: Process | None = None) -> None:
-        """The running process, or a zombie, is gone, for whatever reason. Its threads are unwound before anything else
-        happens."""
-        process = zombie or self.process
+    def end_process(self, process: Process | None = None) -> None:
+        """The running process, or one of those beside it, is gone, for whatever reason. Its threads are unwound before anything
+        else happens."""
+        process = process or self.process
         assert process is not None
         process.alive = False
         self._dying.extend(process.threads)
-        if zombie is None:
+        if process is self.process:
             self.process = None
         else:
-            self.zombies.remove(zombie)
+            self.beside.remove(process)
         if self.current is None:
             self._bury()
 
@@ -264,7 +274,7 @@ class World:
     def threads(self) -> list[Thread]:
         """Of all processes."""
         threads = [] if self.process is None else self.process.threads
-        return [*threads, *(thread for process in self.zombies for thread in process.threads)]
+        return [*threads, *(thread for process in self.beside for thread in process.threads)]
 
     def _bury(self) -> None:
         assert self.current is None

@@ -146,12 +146,22 @@ class Neighbour:
         self._complained = False
 
     def submit(self, item: _Item) -> None:
-        if self._stopping or len(self._inbox) >= QUEUE_MAX or _longest(item) > NAME_MAX:
+        """A question may be answered at once, a decision only on the neighbour's thread: whoever submits it holds a lock that its
+        ``done`` takes. A decision is here once, as it is sent again only when it has failed."""
+        is_refused = self._stopping or len(self._inbox) >= QUEUE_MAX or _longest(item) > NAME_MAX
+        if is_refused and isinstance(item, Question):
             _fail([item])
         else:
             self._inbox.put(item)
 
     def step(self, timeout: float | None) -> bool:
+        try:
+            return self._step(timeout)
+        finally:
+            if self._stopping:
+                self._close()
+
+    def _step(self, timeout: float | None) -> bool:
         items = self._inbox.take_all(timeout, _TOGETHER_MAX)
         if not items:
             return False
@@ -159,7 +169,8 @@ class Neighbour:
             _fail(items)
             return True
         questions = [item for item in items if isinstance(item, Question)]
-        decisions = [item for item in items if isinstance(item, Decision)]
+        decisions = [item for item in items if isinstance(item, Decision) and _longest(item) <= NAME_MAX]
+        _fail(item for item in items if isinstance(item, Decision) and _longest(item) > NAME_MAX)
         for together in _within(questions, _names_size):
             self._ask(together)
         for part in _parts(decisions):

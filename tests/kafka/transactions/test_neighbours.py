@@ -32,7 +32,7 @@ class Far:
     def __init__(self) -> None:
         self.is_there = True
         self.loses = 0
-        self.opened = 0
+        self.opened = self.closed = 0
         self.asked: list[tuple[ApiKey, Mapping[str, Any]]] = []
         self.errors: dict[Partition, ErrorCode] = {}
 
@@ -89,7 +89,8 @@ class _Link:
     def ask(self, key: ApiKey, version: int, fields: Mapping[str, Any], /) -> Any:
         return self._far.answer(key, fields)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._far.closed += 1
 
 
 @pytest.fixture
@@ -209,6 +210,27 @@ def test_the_queue_is_bounded_and_after_the_end_nobody_waits(far: Far) -> None:
         pass
     assert [None] * (QUEUE_MAX + 2) == answers
     assert [] == far.asked
+
+
+def test_a_decision_is_never_answered_on_the_thread_that_submits_it(far: Far) -> None:
+    body, errors = neighbour(far), []  # type: ignore[var-annotated]
+    body.submit(decision(errors, ("g" * (NAME_MAX + 1), GROUP)))
+    body.shut_down()
+    body.submit(decision(errors, ("t", 0)))
+    assert [] == errors
+    while body.step(0):
+        pass
+    assert 2 == len(errors)
+
+
+def test_a_node_that_stops_closes_its_links(far: Far) -> None:
+    body, answers = neighbour(far), []  # type: ignore[var-annotated]
+    body.submit(question(answers))
+    body.step(0)
+    assert (1, 0) == (far.opened, far.closed)
+    body.shut_down()
+    body.step(0)
+    assert (1, 1) == (far.opened, far.closed)
 
 
 def test_long_names_go_out_in_several_requests_and_longer_ones_than_kafkas_not_at_all(far: Far) -> None:

@@ -129,9 +129,7 @@ class Admin(Client):
         elif kind == "delete":
             self._deleted(body.responses[0].error_code)
         elif kind == "look":
-            if (
-                self.life == self.world.lives
-            ):  # else: the state that a dead broker saw, which may have done more before it died
+            if self.is_current:  # else: the state that a dead broker saw, which may have done more before it died
                 self._looked(body.topics[0].error_code)
         elif kind == "fill":
             self._produced(body.responses[0].partition_responses[0])

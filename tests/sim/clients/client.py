@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -18,6 +18,7 @@ from tests.sim.world import Violation
 
 if TYPE_CHECKING:
     from tests.sim.history import History
+    from tests.sim.ledger import Partition
     from tests.sim.world import World
 
 # The newest versions that these clients know. They choose one at random between the broker's oldest and this.
@@ -123,6 +124,10 @@ class Client(Connected):
         """It has all that it came for."""
         return True
 
+    def at_one_node(self, keys: "Sequence[Partition]") -> "Sequence[Partition]":
+        """Those of these partitions that one request may name."""
+        return keys
+
     def was_throttled(self, call: Call) -> bool:
         """The call that was just answered may have waited for the end of a throttle."""
         return self._throttled_before_until > call.sent_at
@@ -185,7 +190,12 @@ class Client(Connected):
     @property
     def strict(self) -> bool:
         """Nothing excuses an error: faults are over, and the answer is from a broker that has seen none."""
-        return self.quiet and self.life == self.world.lives
+        return self.quiet and self.is_current
+
+    @property
+    def is_current(self) -> bool:
+        """The broker that we are connected to has not died."""
+        return self.life == self.world.lives
 
     @property
     def life(self) -> int:

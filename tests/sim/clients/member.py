@@ -151,7 +151,7 @@ class Member(Client):
         return Call(ApiKey.OFFSET_COMMIT, fields, ("late", generation))
 
     def _list_offsets(self) -> Call:
-        numbers = sorted(self._reset)
+        numbers = self._at_one_node(sorted(self._reset))
         partitions = [{"partition_index": n, "timestamp": -2} for n in numbers]
         return Call(
             ApiKey.LIST_OFFSETS,
@@ -160,7 +160,7 @@ class Member(Client):
         )
 
     def _fetch(self) -> Call:
-        numbers = [n for n, at in self._positions.items() if at >= 0]
+        numbers = self._at_one_node([n for n, at in self._positions.items() if at >= 0])
         context = {n: (self._positions[n], self.history.partition(self._topic, n).known_end) for n in numbers}
         partitions = [{"partition": n, "fetch_offset": context[n][0], "partition_max_bytes": 10_000} for n in numbers]
         fields = {
@@ -170,6 +170,9 @@ class Member(Client):
             "topics": [{"topic": self._topic, "partitions": partitions}],
         }
         return Call(ApiKey.FETCH, fields, ("fetch", self._generation, context))
+
+    def _at_one_node(self, numbers: list[int]) -> list[int]:
+        return [number for _, number in self.at_one_node([(self._topic, number) for number in numbers])]
 
     # -- answers ------------------------------------------------------------------------------------------------------------
 

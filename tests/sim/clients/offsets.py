@@ -40,11 +40,15 @@ class Keeper(Client):
             return None
         if self.rng.random() < 0.5:
             return offset_fetch(self._group_id, self._topic, [0], self._group.tick())
-        self._next += 1
+        self._next = self._after(self._next)
         commit = self._group.committing(self._topic, 0, self._next)
         partition = {"partition_index": 0, "committed_offset": self._next, "committed_metadata": f"number {self._next}"}
         fields = {"group_id": self._group_id, "topics": [{"name": self._topic, "partitions": [partition]}]}
         return Call(ApiKey.OFFSET_COMMIT, fields, ("commit", commit))
+
+    def _after(self, offset: int) -> int:
+        """The next offset to commit."""
+        return offset + 1
 
     def answered(self, call: Call, body: Any) -> None:
         if call.context[0] == "commit":

@@ -128,6 +128,8 @@ class Producer(Client):
             return None
         count = 1 if self.rng.random() < 0.7 else self.rng.randrange(1, len(candidates) + 1)
         chosen = self.rng.sample(candidates, count)
+        together = self.at_one_node([(entry.topic, entry.partition) for entry, _ in chosen])
+        chosen = [each for each in chosen if (each[0].topic, each[0].partition) in together]
         for entry, batch in chosen:
             self._encode(batch)
             batch.in_flight = batch.sent = True

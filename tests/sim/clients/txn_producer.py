@@ -22,7 +22,7 @@ from tests.sim.ledger import Ledger, Partition, Txn
 from tests.sim.world import Violation
 
 # Asked again.
-_RETRIABLE = frozenset(
+RETRIABLE = frozenset(
     {
         ErrorCode.concurrent_transactions,
         ErrorCode.unstable_offset_commit,
@@ -36,7 +36,7 @@ _RETRIABLE = frozenset(
     }
 )
 # The transaction is lost, and who wrote it must begin again: somebody or the end of its time has taken it away.
-_FATAL = frozenset(
+FATAL = frozenset(
     {
         ErrorCode.producer_fenced,
         ErrorCode.invalid_producer_epoch,
@@ -321,7 +321,7 @@ class TxnProducer(Client):
         if call.key == ApiKey.INIT_PRODUCER_ID:
             if not error:
                 call.context.producer_id, call.context.epoch = body.producer_id, body.producer_epoch
-            elif call.context.before and error in _FATAL:
+            elif call.context.before and error in FATAL:
                 call.context.before = None  # somebody else has had it since
             else:
                 self._excuse(error, "InitProducerId")
@@ -330,7 +330,7 @@ class TxnProducer(Client):
             error = 0
         if not error:
             self._succeeded(call, body)
-        elif error in _FATAL:
+        elif error in FATAL:
             self._check_fatal(error, call)
             self.world.note(f"{self.name}: {ErrorCode(error).name}, {self._txn} is lost")
             self._lose(goes_on=self.rng.random() < 0.5)
@@ -357,7 +357,9 @@ class TxnProducer(Client):
         else:
             txn.aborted("EndTxn says so")
         self._looks = self.rng.random() < 0.5
-        if not self.ledger.machine_failed():  # else its markers come later, and its offsets then
+        if not (
+            self.ledger.machine_failed() or self.ledger.offsets_later
+        ):  # else its markers come later, its offsets then
             self.ledger.offset_found(self.name, self.ledger.stored(self.group), "the catalogue")
         self.history.promised()
 
@@ -377,6 +379,6 @@ class TxnProducer(Client):
         concurrent = error in (ErrorCode.concurrent_transactions, ErrorCode.unstable_offset_commit)
         # So a group's coordinator calls it while the end of the transaction, whose time is over, is being carried out.
         concurrent |= what == ApiKey.TXN_OFFSET_COMMIT.name and error == ErrorCode.coordinator_not_available
-        if error not in _RETRIABLE or (self.strict and not concurrent):
+        if error not in RETRIABLE or (self.strict and not concurrent):
             raise Violation(f"{self.name}: {ErrorCode(error).name} for {what} of {self._txn}")
         self.idle(0.05)

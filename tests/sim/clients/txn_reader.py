@@ -1,6 +1,6 @@
 """A reader of committed records: skips the records that the broker lists as aborted, and compares the rest with the ledger."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
@@ -11,6 +11,40 @@ from protocol.kafka.records.records import read_marker
 from tests.sim.clients.client import Call, Client
 from tests.sim.ledger import Ledger, Partition
 from tests.sim.world import Violation
+
+
+def read_committed(data: Any, position: int, what: str) -> Iterator[tuple[int, list[tuple[int, bytes, bool]]]]:
+    """Of each batch from ``position`` on, in a partition's answer to a reader of committed records: the offset after it, and its
+    records: offset, value, and whether the broker says that it was aborted."""
+    stable = data.last_stable_offset
+    if not 0 <= stable <= data.high_watermark:
+        raise Violation(f"{what} is stable up to {stable}, and ends at {data.high_watermark}")
+    aborted = sorted((one.first_offset, one.producer_id) for one in data.aborted_transactions or ())
+    passed_over: set[int] = set()
+    view = memoryview(bytes(data.records or b""))
+    for at, header in batches(view):
+        check_crc(view, at, header)
+        if header.next_offset <= position:
+            continue
+        if header.next_offset > stable:
+            raise Violation(f"{what} is stable up to {stable}, and {header.last_offset} came")
+        if header.base_offset > position:
+            raise Violation(f"{what}: {header.base_offset} follows {position - 1}")
+        while aborted and aborted[0][0] <= header.last_offset:
+            passed_over.add(aborted.pop(0)[1])
+        found = []
+        if header.is_control:
+            marker = read_marker(view[at : at + header.size])
+            if marker is None:
+                raise Violation(f"{what}: no marker at {header.base_offset}")
+            if not marker.commit:
+                passed_over.discard(header.producer_id)
+        else:
+            for record in records.records(view, at):
+                assert record.value is not None
+                found.append((record.offset, record.value, header.producer_id in passed_over))
+        position = header.next_offset
+        yield position, found
 
 
 class _Place:
@@ -40,6 +74,11 @@ class TxnReader(Client):
             self._places[key] = _Place()
 
     @property
+    def seen(self) -> dict[Partition, list[bytes]]:
+        """All committed values of each partition, when it is done."""
+        return {key: place.seen for key, place in self._places.items()}
+
+    @property
     def done(self) -> bool:
         return self.finishing and all(place.whole for place in self._places.values())
 
@@ -48,7 +87,7 @@ class TxnReader(Client):
         if any(topic not in self.history.ready for topic, _ in self._places) or self.done or rng.random() < 0.2:
             self.idle(0.02 + rng.random() * 0.2)
             return None
-        keys = [key for key, place in self._places.items() if not place.whole]
+        keys = self.at_one_node([key for key, place in self._places.items() if not place.whole])
         keys = rng.sample(keys, rng.randrange(1, len(keys) + 1))
         if rng.random() < 0.02 and not self.finishing:
             self._places[keys[0]] = _Place()
@@ -93,7 +132,7 @@ class TxnReader(Client):
 
     def _failed(self, key: Partition, place: _Place, error: int) -> None:
         self.idle(0.1)
-        if error == ErrorCode.offset_out_of_range and self.life != self.world.lives:
+        if error == ErrorCode.offset_out_of_range and not self.is_current:
             return
         if error == ErrorCode.offset_out_of_range and not self.strict:
             # What is not durable is read, too: a power loss may have taken it.
@@ -103,39 +142,17 @@ class TxnReader(Client):
             raise Violation(f"{self.name}: {ErrorCode(error).name} for {key} from {place.offset}")
 
     def _committed(self, key: Partition, place: _Place, data: Any) -> None:
-        if self.life != self.world.lives:
+        if not self.is_current:
             return
         stable = data.last_stable_offset
-        if not 0 <= stable <= data.high_watermark:
-            raise Violation(f"{self.name}: {key} is stable up to {stable}, and ends at {data.high_watermark}")
-        aborted = sorted((one.first_offset, one.producer_id) for one in data.aborted_transactions or ())
-        passed_over: set[int] = set()
-        view = memoryview(bytes(data.records or b""))
-        for at, header in batches(view):
-            check_crc(view, at, header)
-            if header.next_offset <= place.offset:
-                continue
-            if header.next_offset > stable:
-                raise Violation(f"{self.name}: {key} is stable up to {stable}, and {header.last_offset} came")
-            if header.base_offset > place.offset:
-                raise Violation(f"{self.name}: {key}: {header.base_offset} follows {place.offset - 1}")
-            while aborted and aborted[0][0] <= header.last_offset:
-                passed_over.add(aborted.pop(0)[1])
-            if header.is_control:
-                marker = read_marker(view[at : at + header.size])
-                if marker is None:
-                    raise Violation(f"{self.name}: {key}: no marker at {header.base_offset}")
-                if not marker.commit:
-                    passed_over.discard(header.producer_id)
-            else:
-                for record in records.records(view, at):
-                    assert record.value is not None
-                    if header.producer_id in passed_over:
-                        self._ledger.hidden(key, record.offset, record.value, self.name)
-                    else:
-                        self._ledger.visible(key, record.offset, record.value, self.name)
-                        place.seen.append(record.value)
-            place.offset = header.next_offset
+        for next_offset, found in read_committed(data, place.offset, f"{self.name}: {key}"):
+            for offset, value, is_aborted in found:
+                if is_aborted:
+                    self._ledger.hidden(key, offset, value, self.name)
+                else:
+                    self._ledger.visible(key, offset, value, self.name)
+                    place.seen.append(value)
+            place.offset = next_offset
         if (
             self.finishing
             and stable < data.high_watermark
@@ -145,4 +162,4 @@ class TxnReader(Client):
         if self.finishing and place.offset >= data.high_watermark:
             place.whole = True
             if self.done:
-                self._ledger.audit({key: one.seen for key, one in self._places.items()})
+                self._ledger.audit(self.seen)
