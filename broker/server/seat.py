@@ -16,7 +16,7 @@ import attrs
 from broker.cluster.nodes import MachineNodes, Nodes, moved_id, node_of, user_of
 from broker.config import BrokerConfig, Listener
 from broker.config.listener import NODES_LISTENER
-from broker.errors import BrokerError, StorageError
+from broker.errors import BrokerError, Fenced, StorageError
 from broker.log import EventLimit, get_logger
 from broker.metadata.postgres_cluster import drain, read_view
 from broker.metadata.postgres_database import PostgresDatabase
@@ -54,6 +54,7 @@ class SeatMember(Member):
         self._feed: PostgresFeed | None = None
         self._database: PostgresDatabase | None = None
         self._known: dict[str, int] = {}
+        self._pause = Event()
         self._tls_config: BrokerConfig | None = None  # if nodes speak TLS with each other
         self._tls: Callable[[], TlsSettings] | None = None
         self._reached: tuple[str, str] = ("", "")  # the host to bind for other nodes, and the one that they are told
@@ -134,11 +135,16 @@ class SeatMember(Member):
     def settle(self, timeout_s: float, node: int) -> bool:
         """``Settling``."""
         assert self._feed is not None
-        try:
-            return self._feed.settle(timeout_s, self.place)
-        except StorageError as error:  # what was to be settled is in the catalogue
-            log.warning("not_settled", error=str(error))
-            return False
+        assert self._clock is not None
+        deadline = self._clock.monotonic() + timeout_s
+        while True:
+            try:
+                return self._feed.settle(max(0.0, deadline - self._clock.monotonic()), self.place)
+            except StorageError as error:  # what was to be settled is in the catalogue, but others may not know
+                if isinstance(error, Fenced) or self._clock.monotonic() >= deadline:
+                    log.warning("not_settled", error=str(error))
+                    return False
+                self._pause.wait(_STOP_S)
 
     def watch(
         self, logs: LogManager, reloads: Reloads, endpoints: dict[str, tuple[str, int]], rack: str | None

@@ -1,8 +1,7 @@
 """What this node asks the other nodes about transactions: a thread for each of them, with a connection and a queue.
 
-- *Questions*: the node that coordinates a transactional id says whether a producer may append to a partition, or commit
-  offsets of
-  a group, in its transaction (AddPartitionsToTxn 5, to verify or to add).
+- *Questions*: the node that coordinates a transactional id says whether a producer may append to a partition, or commit offsets
+  of a group, in its transaction (AddPartitionsToTxn 5, to verify or to add).
 - *Decisions*: the nodes that have the partitions write the markers, and those that coordinate the groups end the transaction in
   them (WriteTxnMarkers). A group stands in the place of a topic there, with the partition ``GROUP``: so what takes part does
   not depend on the number of nodes.
@@ -226,7 +225,10 @@ class Neighbour:
             results = answer.markers
         for (_, progress, keys), result in zip(part, results, strict=True):
             errors = {} if result is None else _errors_of_decision(result)
-            progress.add({key: errors.get(key, UNKNOWN) for key in keys if not self._is_done(key, errors.get(key))})
+            failed = {key: errors.get(key, UNKNOWN) for key in keys if not self._is_done(key, errors.get(key))}
+            if failed:
+                self._close()  # the node may take this connection for one that was given up: the next try has a later one
+            progress.add(failed)
 
     def _is_done(self, key: Partition, error: ErrorCode | None) -> bool:
         """A partition that its node does not know counts as deleted only if this node does not know the topic either."""

@@ -161,6 +161,19 @@ def test_what_waits_while_a_node_does_not_answer_fails_with_it(far: Far) -> None
     assert not body.step(0)
 
 
+def test_a_decision_that_was_refused_is_sent_again_by_a_later_connection(far: Far) -> None:
+    body, errors = neighbour(far), []  # type: ignore[var-annotated]
+    far.errors = {("t", 0): ErrorCode.not_leader_or_follower}
+    body.submit(decision(errors))
+    body.step(0)
+    far.errors = {}
+    for _ in range(2):
+        body.submit(decision(errors))
+        body.step(0)
+    assert [{("t", 0): ErrorCode.not_leader_or_follower}, {}, {}] == errors
+    assert (2, 1) == (far.opened, far.closed)
+
+
 def test_a_node_that_is_not_there_is_not_waited_for(far: Far) -> None:
     body, answers, errors = neighbour(far), [], []  # type: ignore[var-annotated]
     far.is_there = False
