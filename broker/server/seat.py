@@ -102,6 +102,11 @@ class SeatMember(Member):
             log.warning("not_settled", error=str(error))
             return False
 
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        """``Settling``."""
+        assert self._feed is not None
+        return self._feed.changed_topics(since)
+
     def watch(
         self, logs: LogManager, reloads: Reloads, endpoints: dict[str, tuple[str, int]], rack: str | None
     ) -> NodeWatch:
