@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,9 +19,11 @@ from tests.process.broker_process import PATIENCE_S, BrokerProcess
 class Machine(BrokerProcess):
     """One of them. Its processes are the supervisor and those of the nodes."""
 
-    def __init__(self, cluster: "Cluster", directory: Path, *settings: str) -> None:
+    def __init__(
+        self, cluster: "Cluster", directory: Path, *settings: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        super().__init__(directory, *cluster.settings, *settings)
+        super().__init__(directory, *cluster.settings, *settings, environment=environment)
         self.options = ("--nodes", str(cluster.count))
 
     @property
@@ -68,9 +70,10 @@ class Cluster:
         self.settings = [f"catalogue={postgres.url}", f"objects=file://{directory / 'objects'}", *settings]
         self.machines: list[Machine] = []
 
-    def machine(self, *settings: str) -> Machine:
+    def machine(self, *settings: str, environment: Mapping[str, str] | None = None) -> Machine:
         """A new one, which does not run yet."""
-        machine = Machine(self, self.directory / f"machine-{len(self.machines)}", *settings)
+        directory = self.directory / f"machine-{len(self.machines)}"
+        machine = Machine(self, directory, *settings, environment=environment)
         self.machines.append(machine)
         return machine
 
