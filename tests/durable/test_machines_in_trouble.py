@@ -1,9 +1,12 @@
 """Machines of a cluster that are set up wrongly, or lose a part of what they need: each says so, and nothing that was
 acknowledged is lost or doubled."""
 
+import contextlib
 import json
 import os
 import shutil
+import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,3 +209,43 @@ def test_a_directory_that_is_deleted_by_hand_costs_no_record(cluster: Cluster) -
     cluster.wait_for_all([second])
     writing.go_on()
     assert writing.finish() == stored(cluster, "t")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A disk of its own for PostgreSQL."""
+    disk = tmp_path / "disk"
+    disk.mkdir(mode=0o755)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(disk)], check=False, capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this user may not mount a disk")
+    for parent in [disk, *disk.parents]:  # its own user has to reach it
+        if parent.stat().st_uid == os.getuid() and str(parent) != "/":
+            parent.chmod(parent.stat().st_mode | 0o011)
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_nothing_is_lost_while_the_engine_s_disk_is_full(small_disk: Path, tmp_path: Path) -> None:
+    with durable_postgres() as postgres:
+        cluster = Cluster(tmp_path, postgres, NODES)
+        try:
+            machine = cluster.start(1)[0]
+            writing = writing_to(cluster)
+            filler = fill(small_disk)
+            wait_until(lambda: "No space left" in machine.output, "nothing is said")
+            filler.unlink()
+            writing.go_on()
+            make(cluster, "u")
+            assert writing.finish() == stored(cluster, "t")
+        finally:
+            cluster.end()
+
+
+def fill(disk: Path) -> Path:
+    filler = disk / "filler"
+    with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    return filler
