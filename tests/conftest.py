@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from broker import log
+from tests.open_files import wait_for_librdkafka
 
 # Starting Spark takes longer than most tests of it, so all that use the fixture share a session, and with it a worker.
 _SPARK = Path(__file__).parent / "spark"
@@ -120,3 +121,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         put_back()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """A file's tests leave no client of librdkafka behind: it would open pipes while others count what is open."""
+    result = yield
+    shares_broker = nextitem is not None and _PAGE in item.path.parents and _PAGE in nextitem.path.parents
+    is_last = nextitem is None or (nextitem.path != item.path and not shares_broker)
+    if is_last and not hasattr(sys, "last_value"):  # the traceback of a test that failed keeps what its frames knew
+        getattr(item, "funcargs", {}).clear()
+        wait_for_librdkafka(f"{item.path.name} has left something")
+    return result

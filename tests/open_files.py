@@ -1,9 +1,10 @@
-"""What this process has open, so that a test can tell that something was left open, and what."""
+"""What this process has open, and which clients live in it, so that tests can tell that something was left, and what."""
 
 import gc
 import os
 import re
 import time
+from pathlib import Path
 
 # Generous: only a hang gets there.
 DEADLINE_S = 20.0
@@ -31,3 +32,23 @@ def wait_for_files(before: dict[str, str]) -> None:
     while len(left := open_files()) > len(before):
         assert time.monotonic() < deadline, f"left open: {dict(left.items() - before.items())}"
         time.sleep(0.002)
+
+
+def wait_for_librdkafka(told: str) -> None:
+    """Until none of its clients lives in this process; AssertionError, with ``told``, after a while. One whose broker has gone
+    begins with its bootstrap servers anew every second, and closes and opens a pipe each time."""
+    deadline = time.monotonic() + DEADLINE_S
+    while threads := _librdkafka_threads():
+        assert time.monotonic() < deadline, f"{told}: a client with the threads {threads}"
+        gc.collect()  # a client goes with the objects that know it
+        time.sleep(0.002)
+
+
+def _librdkafka_threads() -> list[str]:
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            names.append((task / "comm").read_text().strip())
+        except OSError:
+            continue  # it has just ended
+    return [name for name in names if name.startswith("rdk:")]

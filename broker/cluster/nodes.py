@@ -12,7 +12,7 @@ Tests: tests/cluster/test_nodes.py.
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 
@@ -73,8 +73,9 @@ def leader_epoch(catalogue: Catalogue, count: int) -> int:
 
 @attrs.frozen
 class Node:
-    """``endpoints``: host and port by the listener's name. ``epoch``: higher for each process that has had the node's place,
-    where an earlier one may still run: on several machines."""
+    """``node_id``: as clients know it. On several machines it names the machine, too, so that a node which has moved is another
+    broker to them: clients compare ids and not addresses. ``endpoints``: host and port by the listener's name. ``epoch``: higher
+    for each process that has had the node's place, where an earlier one may still run: on several machines."""
 
     node_id: int
     endpoints: Mapping[str, tuple[str, int]]
@@ -82,10 +83,23 @@ class Node:
     epoch: int = 0
 
 
-def node_of(node_id: int, about: Mapping[str, Any]) -> Node:
+def node_of(about: Mapping[str, Any]) -> Node:
     """From what a node has told the others about itself, as JSON has it."""
     endpoints = {name: (str(host), int(port)) for name, (host, port) in about["endpoints"].items()}
-    return Node(node_id, endpoints, about["rack"], int(about.get("epoch", 0)))
+    return Node(int(about["node_id"]), endpoints, about["rack"], int(about.get("epoch", 0)))
+
+
+def moved_id(first_id: int, machine: int, place: int, count: int) -> int:
+    """The id of the node at this place while it is on this machine: machines are numbered from 0 on."""
+    return first_id + machine * count + place
+
+
+class PartitionLeader(NamedTuple):
+    """``node_id`` and ``epoch`` are those of the last one if there is none now."""
+
+    node_id: int
+    epoch: int
+    is_there: bool = True
 
 
 class Settling(Protocol):
@@ -105,8 +119,8 @@ MECHANISM = "SCRAM-SHA-256"
 SECRET_BYTES = 32
 
 
-def user_of(node_id: int) -> str:
-    return f"node-{node_id}"
+def user_of(place: int) -> str:
+    return f"node-{place}"
 
 
 class Link(Protocol):
@@ -122,7 +136,7 @@ class Link(Protocol):
 
 
 class Nodes:
-    """One node's view. ``living`` is replaced as a whole when nodes come and go; any thread may read it."""
+    """One node's view. Any thread may read it."""
 
     def __init__(
         self,
@@ -136,19 +150,23 @@ class Nodes:
         link: Callable[[tuple[str, int]], Link] | None = None,
         lock_topics: Callable[[float], Held] | None = None,
         epoch: int = 0,
+        node_id: int | None = None,
     ) -> None:
         """``place`` of this node, from 0 on; node ids begin with ``first_id``. ``data_dir``: of all nodes. ``secret``: the
         password by which nodes log in with each other; never shown. ``link``: to the node whose listener for nodes is at
         this address. ``lock_topics``: of nodes on several machines, waits so many s for the lock; None: it is a file, as the
-        directories of all nodes are here."""
+        directories of all nodes are here. ``node_id``: this node's; None: the one that follows from its place."""
         assert 0 <= place < count, (place, count)
         self.place = place
         self.epoch = epoch  # as ``Node.epoch``
         self.count = count
         self.first_id = first_id
+        self.node_id = first_id + place if node_id is None else node_id
+        # By place. Both are replaced as a whole when nodes come and go.
         self.living: Mapping[int, Node] = {}
-        # Those that have been at another address lately, with their epochs.
-        self.moved: Mapping[int, int] = {}
+        self._known = {each: Node(first_id + each, {}) for each in range(count)} | {
+            place: Node(self.node_id, {}, epoch=epoch)
+        }
         self.secret = secret
         self._link = link
         self._data_dir = data_dir
@@ -163,14 +181,19 @@ class Nodes:
         self._is_settling = False
         self._waiting: list[Callable[[], object]] = []
 
-    @property
-    def node_ids(self) -> range:
-        """Of all nodes, whether they are there now or not."""
-        return range(self.first_id, self.first_id + self.count)
+    def found(self, living: Mapping[int, Node]) -> None:
+        """These nodes are there now, by place."""
+        self._known = {**self._known, **living}
+        self.living = living
+
+    def known(self, place: int) -> Node:
+        """The node at this place, as it was when it was there last."""
+        return self._known[place]
 
     @property
-    def node_id(self) -> int:
-        return self.first_id + self.place
+    def node_ids(self) -> list[int]:
+        """Of all nodes, whether they are there now or not, by place."""
+        return [self._known[place].node_id for place in range(self.count)]
 
     def link(self, place: int) -> tuple[tuple[str, int], Link] | None:
         """A new link to the node at this place, not open yet, and the address to which it leads. None: the node is not there
@@ -181,7 +204,7 @@ class Nodes:
         return address, self._link(address)
 
     def address(self, place: int) -> tuple[str, int] | None:
-        node = self.living.get(self.first_id + place)
+        node = self.living.get(place)
         return None if node is None else node.endpoints.get(NODES_LISTENER)
 
     def place_of_owner(self, topic: str, partition: int) -> int:
@@ -194,18 +217,14 @@ class Nodes:
 
     def epoch_of(self, user: str) -> int:
         """The epoch of the node that logs in by this name, as far as is known."""
-        return next((node.epoch for node_id, node in self.living.items() if user == user_of(node_id)), 0)
+        return next((node.epoch for place, node in self.living.items() if user == user_of(place)), 0)
 
     def is_user(self, name: str) -> bool:
         """Whether a node logs in by this name."""
-        return any(name == user_of(self.first_id + place) for place in range(self.count))
+        return any(name == user_of(place) for place in range(self.count))
 
     def has_partition(self, topic: str, partition: int) -> bool:
         return owner_of(topic, partition, self.count) == self.place
-
-    def leader_of(self, topic: str, partition: int) -> int:
-        """The id of the node that owns it."""
-        return self.first_id + owner_of(topic, partition, self.count)
 
     def directory_of(self, topic: str, partition: int) -> str:
         """The directory in which the partition's is."""
@@ -213,14 +232,14 @@ class Nodes:
 
     def owner_of(self, topic: str, partition: int) -> Node | None:
         """The node that owns it. None: it is not there now."""
-        return self.living.get(self.leader_of(topic, partition))
+        return self.living.get(owner_of(topic, partition, self.count))
 
     def coordinates(self, key: str) -> bool:
         return coordinator_of(key, self.count) == self.place
 
     def coordinator_of(self, key: str) -> Node | None:
         """None: it is not there now."""
-        return self.living.get(self.first_id + coordinator_of(key, self.count))
+        return self.living.get(coordinator_of(key, self.count))
 
     @contextmanager
     def changing_topics(self) -> Iterator[None]:

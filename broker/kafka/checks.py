@@ -132,7 +132,7 @@ def check_replicas(context: KafkaContext, broker_ids: Sequence[int]) -> None:
     if strangers and context.nodes is None:
         message = f"There is no broker {strangers[0]}; this cluster is broker {context.node_id} alone."
     elif strangers:
-        message = f"There is no broker {strangers[0]}; this cluster has brokers {min(known)} to {max(known)}."
+        message = f"There is no broker {strangers[0]}; this cluster has brokers {', '.join(map(str, sorted(known)))}."
     elif broker_ids:
         twice = sorted(repeated(broker_ids))
         message = f"Broker {twice[0]} is given more than once for one partition."

@@ -9,7 +9,7 @@ from functools import partial
 
 import attrs
 
-from broker.cluster.nodes import Node, Nodes
+from broker.cluster.nodes import Node, Nodes, PartitionLeader
 from broker.config import BrokerConfig
 from broker.config.listener import NODES_LISTENER
 from broker.faults.faults import Faults
@@ -158,24 +158,36 @@ class KafkaContext:
         own = Node(self.node_id, {peer.listener: self.advertised(peer)}, self.config.broker_rack)
         if self.nodes is None:
             return [own]
-        living = {**self.nodes.living, self.node_id: own}
+        living = {**self.nodes.living, self.nodes.place: own}
         return [
-            Node(node_id, {peer.listener: as_reached(node.endpoints[peer.listener], peer)}, node.rack)
-            for node_id, node in sorted(living.items())
+            Node(node.node_id, {peer.listener: as_reached(node.endpoints[peer.listener], peer)}, node.rack)
+            for node in sorted(living.values(), key=lambda node: node.node_id)
             if peer.listener in node.endpoints
         ]
 
     @property
+    def living_ids(self) -> set[int]:
+        """Of the nodes that are there, this one included."""
+        return (
+            {self.node_id}
+            if self.nodes is None
+            else {self.node_id, *(each.node_id for each in self.nodes.living.values())}
+        )
+
+    @property
     def controller_id(self) -> int:
         """Any node changes topics; but all have to name the same one."""
-        return self.node_id if self.nodes is None else min({*self.nodes.living, self.node_id})
+        return min(self.living_ids)
 
-    def leader_of(self, topic: str, partition: int) -> int:
-        return self.node_id if self.nodes is None else self.nodes.leader_of(topic, partition)
-
-    def is_there(self, node_id: int) -> bool:
-        """Whether a node of the cluster can be asked now, as far as this one knows."""
-        return self.nodes is None or node_id == self.node_id or node_id in self.nodes.living
+    def leader_of(self, topic: str, partition: int) -> PartitionLeader:
+        """It is there if its node can be asked now, as far as this one knows."""
+        nodes, epoch = self.nodes, self.logs.leader_epoch
+        if nodes is None or (place := nodes.place_of_owner(topic, partition)) == nodes.place:
+            return PartitionLeader(self.node_id, epoch)
+        node = nodes.living.get(place)
+        last = nodes.known(place) if node is None else node
+        # Epochs of leaders differ as those of their nodes do: each take-over raises both.
+        return PartitionLeader(last.node_id, epoch - nodes.epoch + last.epoch, node is not None)
 
     def exists(self, topic: str, partition: int) -> bool:
         """Whether any node has this partition."""

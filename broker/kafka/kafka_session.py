@@ -46,8 +46,6 @@ class KafkaSession:
     """One Kafka connection. A connection has one request in flight at a time."""
 
     in_flight_max = 1
-    # Nodes that have moved, with their epochs, of which FindCoordinator has told this client.
-    told_moved: frozenset[tuple[int, int]] = frozenset()
 
     def __init__(self, apis: dict[int, Api], context: KafkaContext | None = None) -> None:
         """``apis``: the served APIs by key. ``context``: to look for runs; None: every frame is a request."""

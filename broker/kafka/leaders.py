@@ -25,8 +25,8 @@ def hints(context: KafkaContext, peer: Peer, partitions: Iterable[tuple[str | by
         info = context.logs.topics_by_id.get(topic) if isinstance(topic, bytes) else context.logs.topic(topic)
         if info is not None and 0 <= partition < info.partitions:
             leader = context.leader_of(info.name, partition)
-            if context.is_there(leader):
-                leaders[topic, partition] = Leader(leader, context.logs.leader_epoch)
+            if leader.is_there:
+                leaders[topic, partition] = Leader(leader.node_id, leader.epoch)
     if not leaders:
         return None
     wanted = {leader.node_id for leader in leaders.values()}

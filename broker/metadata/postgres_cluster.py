@@ -3,7 +3,9 @@ one.
 
 The number of nodes is fixed in the catalogue when a cluster starts for the first time (``meta``, key ``seats``); without that
 key a catalogue is of one broker. Each machine writes the time into its row of ``machines``. Which machine has which node is in
-the nodes' owner rows: their ``holder`` begins with the machine's name. Nothing here decides what may be written; epochs do.
+the nodes' owner rows: their ``holder`` begins with the machine's name. A machine is numbered by its address, for good, so that
+whoever has the address again is the same brokers to clients (``moved_id`` in cluster/nodes.py). Nothing here decides what may be
+written; epochs do.
 
 A ``ClusterSession`` is one connection, for one thread. Its methods raise StorageError if the server cannot be reached; then
 another one has to be made.
@@ -34,7 +36,7 @@ SEEN_S = 5.0
 _SEATS = "seats"
 # What `leader_epoch` in server/node_directories.py finds as it should be.
 _DIVIDED = "nodes"
-# The first keys of the locks under which a cluster is made, and nodes move.
+# The first keys of the locks under which a cluster is made or joined, and nodes move.
 _MAKE, _MOVE = 0x6D6E6F64_00000000, 0x6D6F7665_00000000
 _BEAT = (
     "INSERT INTO machines VALUES (%s, %s, %s, clock_timestamp()) ON CONFLICT (machine) "
@@ -123,8 +125,7 @@ class ClusterSession:
         OwnerSession(address, self._answer_s).close()
         PostgresDatabase(address).close()  # makes the tables, and looks whether the server can be used
         with self._reaching(), self._connection.transaction():
-            key = _MAKE + zlib.crc32(address.schema.encode())
-            self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (key,))
+            self._lock_making()
             found = self._read("SELECT value FROM meta WHERE key = %s", (_SEATS,))
             used = self._read("SELECT epoch FROM owner") != [(0,)]
             known = int(found[0][0]) if found else 1 if used else count
@@ -141,6 +142,29 @@ class ClusterSession:
             with self._reaching(), connect(one, "broker-machine") as connection:
                 migrate(one, connection)
         self._count = count
+
+    def join(self, machine: str, address: str, version: str) -> int | None:
+        """The number of the machine with this address, which is there from now on. None: another one has the address, and is
+        there. After ``prepare``."""
+        with self._reaching(), self._connection.transaction():
+            self._lock_making()
+            found = self._read("SELECT number, machine FROM machine_numbers WHERE address = %s", (address,))
+            there = dict(self._read(_SEEN))
+            if found and found[0][1] != machine and found[0][1] in there:
+                return None
+            if found:
+                number = int(found[0][0])
+                self._connection.execute(
+                    "UPDATE machine_numbers SET machine = %s WHERE address = %s", (machine, address)
+                )
+            else:
+                ((number,),) = self._read(
+                    "INSERT INTO machine_numbers SELECT %s, coalesce(max(number) + 1, 0), %s FROM machine_numbers "
+                    "RETURNING number",
+                    (address, machine),
+                )
+            self._connection.execute(_BEAT, (machine, self._count, version))
+        return int(number)
 
     def beat(self, machine: str, version: str) -> ClusterView:
         """This machine is there; what the cluster looks like. After ``prepare``."""
@@ -174,6 +198,10 @@ class ClusterSession:
 
     def end_move(self) -> None:
         self._read("SELECT pg_advisory_unlock(%s)", (self._move,))
+
+    def _lock_making(self) -> None:
+        key = _MAKE + zlib.crc32(self._address.schema.encode())
+        self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (key,))
 
     @property
     def _move(self) -> int:

@@ -92,6 +92,7 @@ CREATE TABLE nodes (
 CREATE TABLE machines (
     machine text COLLATE "C" PRIMARY KEY, nodes int NOT NULL, version text NOT NULL, seen timestamptz NOT NULL
 ) WITH (fillfactor = 50);
+CREATE TABLE machine_numbers (address text COLLATE "C" PRIMARY KEY, number int NOT NULL UNIQUE, machine text NOT NULL);
 """
 
 LAYOUTS = (_CATALOGUE, _NODES)

@@ -233,6 +233,8 @@ class BrokerServer:
         if durable is not None:
             assert tier is not None
             durable.settle(tier)
+        nodes = None if self._member is None else self._member.nodes(disk)
+        first_epoch = leader_epoch(catalogue, 1 if nodes is None else nodes.count)
         logs = taken.logs = LogManager(
             disk if tier is None else tier.disk,
             runtime.clock,
@@ -241,8 +243,8 @@ class BrokerServer:
             catalogue,
             runtime.threads.get_ident,
             tier,
-            None if self._member is None else self._member.nodes(disk),
-            leader_epoch(catalogue, 1 if self._member is None else self._member.count),
+            nodes,
+            first_epoch if nodes is None else first_epoch + nodes.epoch,
         )
         sockets.attach(partial(processor_flusher, logs.flusher, logs.disk))
         logs.open(directory)

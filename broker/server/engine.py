@@ -54,11 +54,13 @@ OpenEngine = Callable[[BrokerConfig, Runtime, Callable[[], bool]], Engine | None
 
 @attrs.frozen
 class Seat:
-    """One of ``count`` nodes that share a catalogue. ``machine``: the one that this process is on."""
+    """One of ``count`` nodes that share a catalogue. ``machine``: the one that this process is on, and its number among those
+    that there have ever been."""
 
     place: int
     count: int
     machine: str
+    machine_number: int
 
 
 def open_postgres(

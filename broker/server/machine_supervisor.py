@@ -23,14 +23,14 @@ from broker.config import BrokerConfig
 from broker.config.listener import ALL_INTERFACES, NODES_LISTENER
 from broker.errors import ConfigError, StorageError
 from broker.log import EventLimit, get_logger
-from broker.metadata.postgres_cluster import ClusterSession, ClusterView
+from broker.metadata.postgres_cluster import SEEN_S, ClusterSession, ClusterView
 from broker.metadata.postgres_connection import Address
 from broker.runtime import Runtime
 from broker.runtime.process import process_name
 from broker.runtime.threads import Event
 from broker.server.engine import Seat
 from broker.server.node_processes import PLACE, PORTS, NodeProcesses, place_in, ports_text
-from broker.server.seat import SeatMember
+from broker.server.seat import SeatMember, first_listener
 from broker.server.services import all_listeners
 from broker.server.supervisor import check_listeners
 from broker.storage import data_directory
@@ -39,12 +39,14 @@ from broker.storage.journal import cache_directory
 
 log = get_logger("cluster")
 
-# The variable of a node's process that names the machine.
+# The variable of a node's process that has the machine's number and its name.
 MACHINE = "BROKER_NODE_MACHINE"
 _LOOK_S = 0.1
 _BEAT_S = 1.0
 # The longest that a node may take to serve elsewhere before another one may move.
 _MOVE_S = 30.0
+# A machine that has just got a node hands none over: the processes of one that was lost still stand in the queue for a second.
+_GOT_S = 2.0
 
 
 @attrs.define
@@ -52,6 +54,7 @@ class _Move:
     """A node on its way to another machine."""
 
     node: int
+    pid: int  # of its process here, which has been told to end
     ends_at: float  # monotonic s
     killed_at: float
     is_over: bool = False
@@ -73,10 +76,13 @@ class MachineSupervisor:
         self._secret = runtime.entropy.bytes(SECRET_BYTES).hex()
         self._version = version("reactor-broker")
         self._stopping = Event()
+        self._number = 0  # of this machine
         self._ports: dict[int, str] = {}
         self._processes = NodeProcesses(runtime.clock, arguments, config.node_id, self._variables)
         self._session: ClusterSession | None = None
         self._move: _Move | None = None
+        self._mine: list[int] = []  # the nodes that this machine has had since ``_mine_since``, monotonic s
+        self._mine_since = 0.0
         self._versions: set[str] = set()
         self._complaints = EventLimit()
 
@@ -96,9 +102,7 @@ class MachineSupervisor:
             self._empty(config.data_dir)
             if not self._prepare():
                 return
-            log.warning(
-                "machine_started", machine=self._machine, nodes=self._count, state="a preview: see docs/SCALING.md"
-            )
+            log.info("machine_started", machine=self._machine, number=self._number, nodes=self._count)
             try:
                 for place in range(self._count):
                     self._processes.start(place)
@@ -123,12 +127,27 @@ class MachineSupervisor:
             try:
                 self._session = ClusterSession(self._address, ANSWER_S)
                 self._session.prepare(self._count, self._cluster_id, self._secret)
-                return True
+                return self._join(self._session)
             except StorageError as error:
                 self._drop_session()
                 self._complain("waiting_for_engine", error)
             if self._stopping.wait(_BEAT_S):
                 return False
+
+    def _join(self, session: ClusterSession) -> bool:
+        """Wait until no other machine is there that has this one's address: it was perhaps killed a moment ago. False: it should
+        stop. Raises ConfigError if it goes on."""
+        address = _address_of(self._config) or self._machine
+        deadline = self._clock.monotonic() + 2 * SEEN_S
+        while (number := session.join(self._machine, address, self._version)) is None:
+            if self._clock.monotonic() >= deadline:
+                raise ConfigError(
+                    f"Give each machine an address of its own: another one of the cluster is {address}, for its clients."
+                )
+            if self._stopping.wait(_BEAT_S):
+                return False
+        self._number = number
+        return True
 
     def _run(self, ready: Callable[[Mapping[str, str]], None]) -> None:
         told = False
@@ -184,32 +203,39 @@ class MachineSupervisor:
             self._go_on(session, view, self._move)
             return
         mine = view.had_by(self._machine)
+        now = self._clock.monotonic()
+        if mine != self._mine:
+            self._mine, self._mine_since = mine, now
         fewest = min((len(view.had_by(name)) for name in view.machines if name != self._machine), default=len(mine))
         if len(mine) < fewest + 2 or not all(seat.serves for seat in view.seats):
             return
         node = next((node for node in reversed(mine) if session.somebody_waits_for(node)), None)
-        if node is None or not session.begin_move():
+        if node is None or now < self._mine_since + _GOT_S or not session.begin_move():
             return
-        now = self._clock.monotonic()
-        self._move = _Move(node, now + _MOVE_S, now + self._config.shutdown_timeout_ms / 1000)
+        self._move = _Move(
+            node, self._processes.pid(node), now + _MOVE_S, now + self._config.shutdown_timeout_ms / 1000
+        )
         log.info("node_handed_over", node=self._config.node_id + node, nodes_left=len(mine) - 1)
         self._processes.terminate(node)
 
     def _go_on(self, session: ClusterSession, view: ClusterView, move: _Move) -> None:
         now = self._clock.monotonic()
         seat = view.seats[move.node]
+        is_here = seat.leased and seat.machine == self._machine
+        came_back = is_here and self._processes.pid(move.node) != move.pid  # nobody else has taken it
         if now >= move.killed_at and not move.is_over:  # it has not stopped in time
             move.is_over = True
-            if seat.leased and seat.machine == self._machine:
+            if is_here and not came_back:
                 self._processes.kill(move.node)
-        if (seat.serves and seat.machine != self._machine) or now >= move.ends_at:
+        if (seat.serves and seat.machine != self._machine) or came_back or now >= move.ends_at:
             self._move = None
             session.end_move()
 
     # ------------------------------------------------------------------------------------------------------------------
 
     def _variables(self, place: int) -> dict[str, str]:
-        return {PLACE: f"{place}/{self._count}", MACHINE: self._machine, PORTS: self._ports.get(place, "")}
+        machine = f"{self._number} {self._machine}"
+        return {PLACE: f"{place}/{self._count}", MACHINE: machine, PORTS: self._ports.get(place, "")}
 
     def _leave(self) -> None:
         try:
@@ -245,7 +271,15 @@ def _check(config: BrokerConfig) -> None:
             )
 
 
+def _address_of(config: BrokerConfig) -> str | None:
+    """Where clients reach the first node of this machine. None: the system chooses its port."""
+    first = first_listener(config.listeners)
+    host, port = config.advertised_address(first.name) or (first.host, first.port)
+    return f"{host}:{port}" if port and first.port_max == first.port else None
+
+
 def seat_of(variables: Mapping[str, str]) -> SeatMember:
     """The node that this process is or stands by for. Raises BrokerError."""
     place, count, ports = place_in(variables, MACHINE)
-    return SeatMember(Seat(place, count, variables[MACHINE]), ports)
+    number, _, machine = variables[MACHINE].partition(" ")
+    return SeatMember(Seat(place, count, machine, int(number)), ports)

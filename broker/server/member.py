@@ -94,7 +94,7 @@ class Member:
         assert self._catalogue is not None
         shared = self._catalogue.shared
         secret = shared.secret()
-        new_link = partial(link, user_of(self._first_id + self.place), secret)
+        new_link = partial(link, user_of(self.place), secret)
         return Nodes(self.place, self.count, self._first_id, self._data_dir, disk, shared, secret, new_link)
 
     def watch(
@@ -128,7 +128,11 @@ class Watch:
         # What has changed since this node has read the catalogue is in force, and it knows the others: it may serve clients.
         self.caught_up = Event()
         self._has_looked = False
-        about = {"endpoints": {name: list(address) for name, address in endpoints.items()}, "rack": rack}
+        about = {
+            "node_id": self._nodes.node_id,
+            "endpoints": {name: list(address) for name, address in endpoints.items()},
+            "rack": rack,
+        }
         channel.send(encode(["watch", self._nodes.node_id, about, sorted(reloads)]))
 
     def step(self, timeout: float | None) -> bool:
@@ -141,7 +145,8 @@ class Watch:
             left -= 1
             message = decode(received)
             if message[0] == "nodes":
-                self._nodes.living = {int(node): node_of(int(node), about) for node, about in message[1].items()}
+                first = self._nodes.first_id
+                self._nodes.found({int(node) - first: node_of(about) for node, about in message[1].items()})
                 self._logs.generation += 1  # answers about the cluster are made anew
             elif message[0] == "changed":
                 version = message[1]

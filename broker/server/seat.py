@@ -7,13 +7,13 @@ one, and has it from when the lease is its.
 Tests: tests/durable/test_nodes_machines.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import attrs
 
-from broker.cluster.nodes import Node, Nodes, node_of, user_of
+from broker.cluster.nodes import Nodes, moved_id, node_of, user_of
 from broker.config import BrokerConfig, Listener
 from broker.config.listener import NODES_LISTENER
 from broker.errors import BrokerError, StorageError
@@ -39,8 +39,6 @@ _ORDERS = "documents/share-orders"
 _LOOK_S = 1.0
 # How soon it notices that it should stop.
 _STOP_S = 0.25
-# For so long clients may look for a node at the address that it had before: librdkafka asks every ten minutes who coordinates.
-_MOVED_S = 11 * 60.0
 
 
 class SeatMember(Member):
@@ -55,8 +53,10 @@ class SeatMember(Member):
         self._reached: tuple[str, str] = ("", "")  # the host to bind for other nodes, and the one that they are told
 
     def adapt(self, config: BrokerConfig) -> BrokerConfig:
-        adapted = attrs.evolve(super().adapt(config), standby=True)
-        first = min(adapted.listeners, key=lambda listener: listener.scheme != "kafka")
+        seat = self._seat
+        node_id = moved_id(config.node_id, seat.machine_number, seat.place, seat.count)
+        adapted = attrs.evolve(super().adapt(config), standby=True, node_id=node_id)
+        first = first_listener(adapted.listeners)
         advertised = adapted.advertised_address(first.name)
         self._reached = first.host, first.host if advertised is None else advertised[0]
         return adapted
@@ -88,16 +88,17 @@ class SeatMember(Member):
             disk,
             self,
             secret,
-            partial(link, user_of(self._first_id + self.place), secret),
+            partial(link, user_of(self.place), secret),
             self._feed.lock_topics,
             self._feed.epoch,
+            moved_id(self._first_id, self._seat.machine_number, self.place, self.count),
         )
 
     def settle(self, timeout_s: float, node: int) -> bool:
         """``Settling``."""
         assert self._feed is not None
         try:
-            return self._feed.settle(timeout_s, node - self._first_id)
+            return self._feed.settle(timeout_s, self.place)
         except StorageError as error:  # what was to be settled is in the catalogue
             log.warning("not_settled", error=str(error))
             return False
@@ -115,13 +116,20 @@ class SeatMember(Member):
         assert self._clock is not None
         _, port = endpoints[NODES_LISTENER]
         reached = {**endpoints, NODES_LISTENER: (self._reached[1], port)}
+        assert logs.nodes is not None
         about = {
+            "node_id": logs.nodes.node_id,
             "endpoints": {name: list(address) for name, address in reached.items()},
             "rack": rack,
             "epoch": self._feed.epoch,
             "machine": self._seat.machine,
         }
         return FeedWatch(self._feed, logs, reloads, about, self._known, self._clock)
+
+
+def first_listener(listeners: Sequence[Listener]) -> Listener:
+    """The one at whose address nodes reach each other."""
+    return min(listeners, key=lambda listener: listener.scheme != "kafka")
 
 
 class FeedWatch:
@@ -145,8 +153,6 @@ class FeedWatch:
         self._about = about
         self._known = known
         self._applied = -1
-        self._addresses: dict[int, Mapping[str, tuple[str, int]]] = {}  # of each node, when it was seen last
-        self._moves: dict[int, float] = {}
         self._clock = clock
         self._complaints = EventLimit()
         self._stopping = Event()
@@ -199,26 +205,10 @@ class FeedWatch:
             if own is None:
                 self._feed.notify()
                 living = self._feed.living()
-        found = {
-            self._nodes.first_id + each.node: node_of(self._nodes.first_id + each.node, each.about) for each in living
-        }
-        self._note_moves(found)
+        found = {each.node: node_of(each.about) for each in living}
         if found != self._nodes.living:
-            self._nodes.living = found
+            self._nodes.found(found)
             self._logs.generation += 1  # answers about the cluster are made anew
-
-    def _note_moves(self, found: Mapping[int, Node]) -> None:
-        now = self._clock.monotonic()
-        for node_id, node in found.items():
-            before = self._addresses.get(node_id, {} if node_id == self._nodes.node_id else node.endpoints)
-            if before != node.endpoints:
-                self._moves[node_id] = now
-            self._addresses[node_id] = node.endpoints
-        self._nodes.moved = {
-            node_id: found[node_id].epoch
-            for node_id, at in self._moves.items()
-            if node_id in found and now < at + _MOVED_S
-        }
 
     def _take_in(self, table: str, version: int) -> bool:
         for reload in self._reloads.get(table, ()):

@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from broker.cluster.nodes import owner_of
 from protocol.kafka.api_keys import ApiKey
 from tests.bench.frame import Figures, Meter, Options, Row, percentiles
 from tests.bench.process import BrokerProcess, OwnProcess
@@ -200,7 +201,7 @@ def _ports(pid: int) -> set[int]:
 def _lose_machine(cluster: Cluster, leaders: _Leaders, records: bytes) -> float:
     """The machine that has the node of partition 0, until that takes records again, in s; then it comes back."""
     leaders.write(0, records)
-    name = cluster.serving()[_leader(leaders) - 1]
+    name = cluster.serving()[owner_of(_TOPIC, 0, NODES)]
     lost = next(machine for machine in cluster.running() if machine.name == name)
     began = time.perf_counter()
     lost.lose()
@@ -210,10 +211,6 @@ def _lose_machine(cluster: Cluster, leaders: _Leaders, records: bytes) -> float:
     lost.wait_until_ready()
     cluster.wait_for_balance(cluster.running())
     return took_s
-
-
-def _leader(leaders: _Leaders) -> int:
-    return next(int(each.leader_id) for each in leaders.metadata().topics[0].partitions if each.partition_index == 0)
 
 
 # -- changes of topics -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.cluster import nodes as module
-from broker.cluster.nodes import Node, Nodes, coordinator_of, owner_of, transaction_key
+from broker.cluster.nodes import Node, Nodes, coordinator_of, moved_id, owner_of, transaction_key
 from broker.errors import StorageError
 from broker.runtime.disk import SystemDisk
 from broker.runtime.threads import Event, SimpleQueue
@@ -33,7 +33,7 @@ def cluster(count: int, directory: str = "/nowhere") -> list[Nodes]:
 def test_one_node_owns_a_partition_and_all_name_it(count: int, topic: str, partition: int) -> None:
     nodes = cluster(count)
     [owner] = [node for node in nodes if node.has_partition(topic, partition)]
-    assert {owner.node_id} == {node.leader_of(topic, partition) for node in nodes}
+    assert {owner.place} == {node.place_of_owner(topic, partition) for node in nodes}
     assert {f"/nowhere/nodes/{owner.place}"} == {node.directory_of(topic, partition) for node in nodes}
 
 
@@ -48,10 +48,28 @@ def test_one_node_coordinates_a_key_and_all_name_it_if_it_lives(count: int, key:
     nodes = cluster(count)
     [coordinator] = [node for node in nodes if node.coordinates(key)]
     assert {None} == {node.coordinator_of(key) for node in nodes}
-    living = {5 + place: Node(5 + place, {}) for place in range(count)}
+    living = {place: Node(5 + place, {}) for place in range(count)}
     for node in nodes:
-        node.living = living
+        node.found(living)
     assert {coordinator.node_id} == {found.node_id for node in nodes if (found := node.coordinator_of(key))}
+
+
+@given(st.integers(2, 64), st.integers(0, 1000))
+def test_a_node_has_an_id_of_its_own_on_each_machine(count: int, first_id: int) -> None:
+    ids = [moved_id(first_id, machine, place, count) for machine in range(3) for place in range(count)]
+    assert len(ids) == len(set(ids))
+    assert [first_id + place for place in range(count)] == ids[:count]
+
+
+def test_a_node_that_has_gone_is_known_as_it_was_last() -> None:
+    node = Nodes(0, 2, 5, "/nowhere", SystemDisk(), Settled(), node_id=9)
+    assert [9, 6] == node.node_ids
+    node.found({1: Node(8, {}, None, 3)})
+    assert [9, 8] == node.node_ids
+    node.found({})
+    assert [9, 8] == node.node_ids
+    assert Node(8, {}, None, 3) == node.known(1)
+    assert node.owner_of("topic", owner_of("topic", 0, 2) ^ 1) is None
 
 
 def test_keys_with_the_same_text_in_braces_are_kept_together() -> None:

@@ -22,6 +22,7 @@ from broker.metadata.postgres_database import PostgresDatabase
 from broker.metadata.postgres_owner import OwnerSession
 from broker.runtime.clock import SystemClock
 from broker.runtime.threads import SystemThreads
+from tests.durable.owner_process import GRACE_S
 from tests.durable.postgres import PostgresServer, fresh_schema, shared_server
 from tests.waiting import wait_for
 
@@ -353,7 +354,7 @@ def test_a_standby_lets_the_owner_come_back_after_the_engine_was_away(
         first.says("suspended", times)
         own_server.start()
         first.says("resumed", times)
-    time.sleep(4)  # longer than the time for which the standby leaves the lock to the owner
+    time.sleep(GRACE_S + 1)  # longer than the time for which the standby leaves the lock to the owner
     assert (True, False) == ("acquired 1" in first.lines, "acquired 2" in second.lines)
     first.send(signal.SIGKILL)
     second.says("acquired 2")

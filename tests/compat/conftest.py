@@ -59,12 +59,12 @@ def new_name(prefix: str = "t") -> str:
     return f"{plain[:60]}-t{uuid.uuid4().hex[:8]}"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def admin(servers: str) -> AdminClient:
     return AdminClient(settings(servers))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def make_topic(admin: AdminClient) -> Callable[..., str]:
     """Makes a topic and gives its name: ``make_topic(partitions=3, **{"cleanup.policy": "compact"})``."""
 

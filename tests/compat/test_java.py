@@ -8,7 +8,7 @@ import pytest
 
 from tests.compat.clients import java
 from tests.compat.conftest import new_name
-from tests.process.broker_process import BrokerProcess
+from tests.process.nodes import Nodes
 
 CLIENTS = [
     *[f"codec-{codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")],
@@ -40,9 +40,7 @@ def test_kafka_s_own_clients(jars: Path, servers: str, program: str, scenarios: 
 
 
 def test_transactions_of_kafka_s_own_clients_over_two_nodes(jars: Path, tmp_path: Path) -> None:
-    nodes = BrokerProcess(tmp_path)
-    nodes.options = ("--nodes", "2")
-    with nodes:
+    with Nodes(tmp_path, count=2) as nodes:
         try:
             assert TRANSACTIONS == java.run(jars, "Transactions", nodes.address, new_name("java"))
         finally:

@@ -9,19 +9,19 @@ from tests.compat.clients import CLIENTS, each_client, skip_if_missing, writable
 from tests.compat.clients.librdkafka import settings
 from tests.compat.clients.record import Client
 from tests.compat.conftest import new_name
-from tests.process.nodes_cluster import COUNT, Cluster
+from tests.process.nodes import COUNT, Nodes
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("nodes")) as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes")) as running:
         yield running
         assert 0 == running.stop()
         assert [] == running.errors
 
 
 @each_client
-def test_a_client_writes_and_reads_through_any_node(client: Client, cluster: Cluster) -> None:
+def test_a_client_writes_and_reads_through_any_node(client: Client, cluster: Nodes) -> None:
     skip_if_missing(client)
     address = list(cluster.nodes().values())[CLIENTS.index(client) % COUNT]
     name = new_name("any")

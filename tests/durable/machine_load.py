@@ -81,11 +81,10 @@ class Writing(threading.Thread):
 class Reading(threading.Thread):
     """A member of a group that reads everything, commits, and remembers what it got."""
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, protocol: str = "classic") -> None:
         super().__init__(daemon=True)
-        self._consumer = Consumer(
-            client(cluster, group_id="readers", auto_offset_reset="earliest", enable_auto_commit=False)
-        )
+        options = {"group_id": f"readers-{protocol}", "group_protocol": protocol, "auto_offset_reset": "earliest"}
+        self._consumer = Consumer(client(cluster, enable_auto_commit=False, **options))
         self._consumer.subscribe([topic])
         self._stopping = threading.Event()
         self.seen: list[list[int]] = [[] for _ in range(PARTITIONS)]
@@ -107,6 +106,11 @@ class Reading(threading.Thread):
             except KafkaException:  # the coordinator is on its way
                 pass
         self._consumer.close()
+
+    def go_on(self) -> None:
+        """Returns when it has committed what it has read after the call."""
+        before = self.committed
+        wait_until(lambda: self.committed > before + 1, f"no commit comes through after {before}", 120)
 
     def has_read(self, expected: list[list[int]]) -> bool:
         return [set(each) for each in expected] == [set(each) for each in self.seen]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 from collections.abc import Callable, Iterable, Mapping
@@ -15,15 +16,20 @@ from tests.durable.durable_broker import wait_until
 from tests.durable.postgres import PostgresServer
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 
+KAFKA_PORT = 9092
+
 
 class Machine(BrokerProcess):
-    """One of them. Its processes are the supervisor and those of the nodes."""
+    """One of them, at an address of its own. Its processes are the supervisor and those of the nodes."""
 
     def __init__(
         self, cluster: "Cluster", directory: Path, *settings: str, environment: Mapping[str, str] | None = None
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self.host = f"127.{'.'.join(str(random.randrange(1, 255)) for _ in range(3))}"
         super().__init__(directory, *cluster.settings, *settings, environment=environment)
+        self.listener = f"kafka://{self.host}:{KAFKA_PORT}"
+        self.more_listeners = [f"{scheme}://{self.host}:{port}" for scheme, port in cluster.more_listeners.items()]
         self.options = ("--nodes", str(cluster.count))
 
     @property
@@ -38,8 +44,9 @@ class Machine(BrokerProcess):
         return [self.process.pid, *map(int, children)]
 
     def wait_until_ready(self) -> Self:
+        own = self.listener
         super().wait_until_ready()
-        self.listener = "kafka://127.0.0.1:0"  # the address may be another machine's, and here all have one host
+        self.listener = own  # the address may be another machine's
         return self
 
     def stand_still(self) -> None:
@@ -63,7 +70,16 @@ class Machine(BrokerProcess):
 class Cluster:
     """``machines`` are those that were ever started, by their number from 0 on."""
 
-    def __init__(self, directory: Path, postgres: PostgresServer, count: int = 3, *settings: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        postgres: PostgresServer,
+        count: int = 3,
+        *settings: str,
+        more_listeners: Mapping[str, int] | None = None,
+    ) -> None:
+        """``more_listeners``: of each machine, besides Kafka's; schemes with the first node's port."""
+        self.more_listeners = more_listeners or {}
         self.directory = directory
         self.postgres = postgres
         self.count = count
@@ -126,13 +142,15 @@ class Cluster:
 
     @property
     def addresses(self) -> str:
-        """Of all that have ever served, for clients."""
-        found: set[str] = set()
+        """For Kafka's clients: of the first node, which is on one of the machines."""
+        return ",".join(f"{machine.host}:{KAFKA_PORT}" for machine in self.machines)
+
+    def endpoints(self, listener: str) -> dict[int, str]:
+        """Where each node listens that has served, or has listened last, by its place."""
         with self.postgres.connect() as connection:
-            for (about,) in connection.execute("SELECT about FROM broker.nodes").fetchall():
-                host, port = json.loads(str(about))["endpoints"]["kafka"]
-                found.add(f"{host}:{port}")
-        return ",".join(sorted(found))
+            rows = connection.execute("SELECT node, about FROM broker.nodes").fetchall()
+        found = {int(str(node)): json.loads(str(about))["endpoints"][listener] for node, about in rows}
+        return {place: f"{host}:{port}" for place, (host, port) in found.items()}
 
     @property
     def events(self) -> list[dict[str, Any]]:

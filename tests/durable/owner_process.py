@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 
+from broker.cluster import owner as owner_module
 from broker.cluster.owner import ANSWER_S, Callbacks, Owner
 from broker.errors import Fenced, StorageError
 from broker.metadata.journal import JournalRow
@@ -21,6 +22,8 @@ from broker.runtime.clock import SystemClock
 from broker.runtime.threads import SystemThreads
 
 LEASE_S = 3.0
+# How long a standby leaves a free lock to the owner: on a busy machine the owner needs seconds to come back.
+GRACE_S = 8.0
 
 
 def say(line: str) -> None:
@@ -28,6 +31,7 @@ def say(line: str) -> None:
 
 
 def main(url: str, schema: str, holder: str, how: str) -> None:
+    owner_module._GRACE_S = GRACE_S
     address = Address(url, schema)
     owner = Owner(
         lambda: OwnerSession(address, ANSWER_S),

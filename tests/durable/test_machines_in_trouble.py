@@ -216,7 +216,9 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     """A disk of its own for PostgreSQL."""
     disk = tmp_path / "disk"
     disk.mkdir(mode=0o755)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(disk)], check=False, capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(disk)], check=False, capture_output=True
+    )
     if mounted.returncode:
         pytest.skip("this user may not mount a disk")
     for parent in [disk, *disk.parents]:  # its own user has to reach it

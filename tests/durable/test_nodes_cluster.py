@@ -108,3 +108,22 @@ def test_a_machine_leaves_nodes_to_those_that_have_fewer(address: Address, sessi
     assert not leaves("a"), "who had it last does not count"
     owner.close()
     standby.close()
+
+
+def test_a_machine_is_numbered_by_its_address(sessions: list[ClusterSession]) -> None:
+    first, second = sessions
+    assert 0 == first.join("a", "host-a:9092", "")
+    assert 1 == second.join("b", "host-b:9092", "")
+    assert 0 == first.join("a", "host-a:9092", "")
+    first.leave("a")
+    assert 0 == first.join("a again", "host-a:9092", "")
+    assert 2 == first.join("c", "host-c:9092", "")
+
+
+def test_two_machines_that_are_there_do_not_have_one_address(sessions: list[ClusterSession]) -> None:
+    first, second = sessions
+    first.join("a", "host:9092", "")
+    assert second.join("b", "host:9092", "") is None
+    assert {"a"} == set(first.beat("a", "").machines)
+    first.leave("a")
+    assert 0 == second.join("b", "host:9092", "")

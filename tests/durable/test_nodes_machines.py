@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.durable.durable_broker import durable_postgres, wait_until
-from tests.durable.machine_load import PARTITIONS, Transacting, Writing, client, make, stored
+from tests.durable.machine_load import PARTITIONS, Reading, Transacting, Writing, client, make, stored
 from tests.durable.machines import Cluster, Machine
 from tests.process.broker_process import PATIENCE_S
 
@@ -37,15 +37,17 @@ def test_topics_and_records_are_at_any_machine(cluster: Cluster) -> None:
     cluster.start(2)
     for place in range(NODES):
         metadata = AdminClient(client(cluster)).list_topics()
-        assert [1, 2, 3] == sorted(metadata.brokers)
-        broker = metadata.brokers[1 + place]
+        brokers = {(node_id - 1) % NODES: broker for node_id, broker in metadata.brokers.items()}
+        assert [0, 1, 2] == sorted(brokers)
+        assert {1, 2, 3} != set(metadata.brokers)  # those on the second machine have other ids
+        broker = brokers[place]
         admin = AdminClient({"bootstrap.servers": f"{broker.host}:{broker.port}"})
         [made] = admin.create_topics([NewTopic(f"t{place}", PARTITIONS)]).values()
         made.result(PATIENCE_S)
         for other in metadata.brokers.values():  # whoever is asked next knows
             elsewhere = AdminClient({"bootstrap.servers": f"{other.host}:{other.port}"})
             found = elsewhere.list_topics().topics[f"t{place}"].partitions
-            assert [1, 2, 3] == sorted({each.leader for each in found.values()})
+            assert sorted(metadata.brokers) == sorted({each.leader for each in found.values()})
     writing = Writing(cluster, "t0")
     writing.start()
     writing.go_on()
@@ -56,17 +58,24 @@ def test_a_machine_is_lost_and_comes_back(cluster: Cluster) -> None:
     first, second = cluster.start(2)
     make(cluster, "t")
     writing = Writing(cluster, "t")
-    writing.start()
-    writing.go_on()
+    groups = [Reading(cluster, "t", protocol) for protocol in ("classic", "consumer")]
+    for thread in (writing, *groups):
+        thread.start()
     for lost, other in ((first, second), (second, first)):
+        for thread in (writing, *groups):
+            thread.go_on()
         lost.lose()
         cluster.wait_for_all([other])
-        writing.go_on()
+        for thread in (writing, *groups):
+            thread.go_on()
         lost.launch()
         lost.wait_until_ready()
         cluster.wait_for_balance([first, second])
-        writing.go_on()
-    assert writing.finish() == stored(cluster, "t")
+    acknowledged = writing.finish()
+    assert acknowledged == stored(cluster, "t")
+    for group in groups:
+        wait_until(partial(group.has_read, acknowledged), "not everything is read")
+        assert acknowledged == group.stop()
 
 
 def test_transactions_over_nodes_are_whole_when_a_machine_is_lost(cluster: Cluster) -> None:

@@ -68,7 +68,7 @@ def test_a_partition_is_assigned_to_any_of_several_brokers_once() -> None:
     cluster = context(nodes=SimpleNamespace(node_ids=range(1, 4)))
     for replicas in ([3], [2, 1], [1, 2, 3]):
         check_replicas(cluster, replicas)
-    for replicas, message in (([3, 4], "brokers 1 to 3"), ([2, 2], "Broker 2 is given more than once"), ([], "one")):
+    for replicas, message in (([3, 4], "brokers 1, 2, 3"), ([2, 2], "Broker 2 is given more than once"), ([], "one")):
         with pytest.raises(RequestError, match=message):
             check_replicas(cluster, replicas)
 

@@ -13,16 +13,15 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
 from tests.kafka.handlers.group_client import join_fields
 from tests.kafka_connection import KafkaConnection, fetch_fields, produce_fields
-from tests.process.nodes_cluster import NOT_COORDINATOR, NOT_LEADER, Cluster
+from tests.process.nodes import IDS, NOT_COORDINATOR, NOT_LEADER, Nodes
 
-IDS = (1, 2, 3)
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 SET = {"topic_name": "membership", "partitions": [{"partition_index": 0, "start_offset": 0}]}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("nodes")) as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes")) as running:
         yield running
         assert 0 == running.stop()
         assert {"node_ended"} >= {event["event"] for event in running.errors}
@@ -32,7 +31,7 @@ def others(node_id: int) -> list[int]:
     return [each for each in IDS if each != node_id]
 
 
-def set_config(cluster: Cluster, node_id: int, kind: int, name: str, key: str, value: str) -> int:
+def set_config(cluster: Nodes, node_id: int, kind: int, name: str, key: str, value: str) -> int:
     resource = {
         "resource_type": kind,
         "resource_name": name,
@@ -42,7 +41,7 @@ def set_config(cluster: Cluster, node_id: int, kind: int, name: str, key: str, v
     return int(response.responses[0].error_code)
 
 
-def config(cluster: Cluster, node_id: int, kind: int, name: str, key: str) -> str | int:
+def config(cluster: Nodes, node_id: int, kind: int, name: str, key: str) -> str | int:
     """The value, or an error code."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": [key]}
     response = cluster.ask(
@@ -57,7 +56,7 @@ def config(cluster: Cluster, node_id: int, kind: int, name: str, key: str) -> st
     return int(result.error_code) or str(result.configs[0].value)
 
 
-def test_topics_are_made_changed_and_deleted_by_any_node(cluster: Cluster) -> None:
+def test_topics_are_made_changed_and_deleted_by_any_node(cluster: Nodes) -> None:
     for turn in range(6):
         one, another, third = random.Random(turn).sample(IDS, 3)
         assert 0 == cluster.make(one, "again", 2).error_code
@@ -87,14 +86,14 @@ def test_topics_are_made_changed_and_deleted_by_any_node(cluster: Cluster) -> No
     ],
 )
 def test_settings_are_those_of_the_cluster(
-    cluster: Cluster, kind: int, name: str, key: str, values: tuple[str, ...]
+    cluster: Nodes, kind: int, name: str, key: str, values: tuple[str, ...]
 ) -> None:
     for node_id, value in zip(IDS, values, strict=True):
         assert 0 == set_config(cluster, node_id, kind, name, key, value)
         assert [value] * 3 == [config(cluster, each, kind, name, key) for each in IDS]
 
 
-def test_any_node_changes_settings_of_any_broker_and_that_one_tells_them(cluster: Cluster) -> None:
+def test_any_node_changes_settings_of_any_broker_and_that_one_tells_them(cluster: Nodes) -> None:
     for node_id in IDS:
         for asked in IDS:
             value = str(100_000 + 10 * node_id + asked)
@@ -106,7 +105,7 @@ def test_any_node_changes_settings_of_any_broker_and_that_one_tells_them(cluster
     assert ErrorCode.invalid_request == set_config(cluster, 1, BROKER, "2", "log.retention.ms", "many")
 
 
-def test_users_quotas_and_features_are_those_of_the_cluster(cluster: Cluster) -> None:
+def test_users_quotas_and_features_are_those_of_the_cluster(cluster: Nodes) -> None:
     upsert = {"name": "u", "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": bytes(32)}
     for node_id in IDS:
         response = cluster.ask(
@@ -137,7 +136,7 @@ def test_users_quotas_and_features_are_those_of_the_cluster(cluster: Cluster) ->
             )
 
 
-def test_all_nodes_tell_the_same_cluster(cluster: Cluster) -> None:
+def test_all_nodes_tell_the_same_cluster(cluster: Nodes) -> None:
     clusters = [cluster.ask(each, ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=1) for each in IDS]
     assert [list(IDS)] * 3 == [[broker.broker_id for broker in each.brokers] for each in clusters]
     assert 1 == len({(each.cluster_id, each.controller_id) for each in clusters})
@@ -151,7 +150,7 @@ def test_all_nodes_tell_the_same_cluster(cluster: Cluster) -> None:
         assert list(IDS) == [each.node_id for each in quorum.nodes]
 
 
-def test_three_replicas_may_be_asked_for_and_the_answer_says_that_there_is_one(cluster: Cluster) -> None:
+def test_three_replicas_may_be_asked_for_and_the_answer_says_that_there_is_one(cluster: Nodes) -> None:
     made = cluster.make(1, "three", 2, replication_factor=3)
     assert (0, 1) == (made.error_code, made.replication_factor)
     assert "one replica" in made.error_message
@@ -165,7 +164,7 @@ def test_three_replicas_may_be_asked_for_and_the_answer_says_that_there_is_one(c
     assert ErrorCode.invalid_replica_assignment == made.error_code
 
 
-def test_partitions_stay_where_they_are(cluster: Cluster) -> None:
+def test_partitions_stay_where_they_are(cluster: Nodes) -> None:
     cluster.make(1, "staying", 3)
     leaders = cluster.leaders(1, "staying")
     for node_id in IDS:
@@ -192,7 +191,7 @@ def test_partitions_stay_where_they_are(cluster: Cluster) -> None:
         assert [ErrorCode.election_not_needed] * 3 == [each.error_code for each in topic.partition_result]
 
 
-def test_only_the_owner_answers_for_a_partition(cluster: Cluster) -> None:
+def test_only_the_owner_answers_for_a_partition(cluster: Nodes) -> None:
     cluster.make(1, "owned", 3)
     leaders = cluster.leaders(1, "owned")
     records = build_batch([(None, b"value", [], 1_000)])
@@ -211,7 +210,7 @@ def test_only_the_owner_answers_for_a_partition(cluster: Cluster) -> None:
         assert {number for number, leader in leaders.items() if leader == node_id} == own
 
 
-def errors_of(cluster: Cluster, node_id: int, topic: str, number: int, records: bytes) -> list[int]:
+def errors_of(cluster: Nodes, node_id: int, topic: str, number: int, records: bytes) -> list[int]:
     """Of each request about one partition, at this node."""
     produced = cluster.ask(node_id, ApiKey.PRODUCE, 9, **produce_fields(topic, records, number))
     fetched = cluster.ask(node_id, ApiKey.FETCH, 12, **fetch_fields(topic, [number]))
@@ -244,7 +243,7 @@ def errors_of(cluster: Cluster, node_id: int, topic: str, number: int, records: 
 
 
 @pytest.mark.parametrize("group", ["", "a", "b", "c", "d"])
-def test_only_the_coordinator_answers_for_a_group(cluster: Cluster, group: str) -> None:
+def test_only_the_coordinator_answers_for_a_group(cluster: Nodes, group: str) -> None:
     cluster.make(1, "grouped", 1)
     coordinator = cluster.coordinator(group)
     offset = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}
@@ -305,7 +304,7 @@ MEMBERSHIP: list[tuple[ApiKey, int, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("key", "version", "fields"), MEMBERSHIP, ids=lambda each: getattr(each, "name", ""))
 def test_no_other_node_takes_a_member_or_describes_a_group(
-    cluster: Cluster, key: ApiKey, version: int, fields: dict[str, Any]
+    cluster: Nodes, key: ApiKey, version: int, fields: dict[str, Any]
 ) -> None:
     cluster.make(1, "membership", 1)
     for node_id in others(cluster.coordinator("elsewhere")):
@@ -314,7 +313,7 @@ def test_no_other_node_takes_a_member_or_describes_a_group(
         assert NOT_COORDINATOR == code
 
 
-def test_producer_ids_are_given_once_whoever_is_asked_and_whoever_is_killed(cluster: Cluster) -> None:
+def test_producer_ids_are_given_once_whoever_is_asked_and_whoever_is_killed(cluster: Nodes) -> None:
     given: list[int] = []
     for round_number in range(3):
         for node_id in IDS * 10:
@@ -333,7 +332,7 @@ def test_producer_ids_are_given_once_whoever_is_asked_and_whoever_is_killed(clus
     assert len(given) == len(set(given))
 
 
-def test_a_client_that_asks_any_node_gets_the_truth_or_is_told_that_it_is_elsewhere(cluster: Cluster) -> None:
+def test_a_client_that_asks_any_node_gets_the_truth_or_is_told_that_it_is_elsewhere(cluster: Nodes) -> None:
     drawn = random.Random(7)
     cluster.make(1, "hop", 4)
     leaders = cluster.leaders(1, "hop")

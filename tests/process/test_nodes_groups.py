@@ -8,22 +8,22 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from protocol.kafka.api_keys import ApiKey
 from tests.process.broker_process import PATIENCE_S
-from tests.process.nodes_cluster import Cluster, wait
-from tests.process.test_nodes_admin import IDS
+from tests.process.nodes import IDS, Nodes
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(300)
 QUICK = {"topic.metadata.refresh.interval.ms": 300, "reconnect.backoff.max.ms": 200}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("nodes"), "group_min_session_timeout_ms=500") as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes"), "group_min_session_timeout_ms=500") as running:
         yield running
         assert 0 == running.stop()
         assert {"node_ended"} >= {event["event"] for event in running.errors}
 
 
-def member(cluster: Cluster, group: str, protocol: str, **settings: str) -> Consumer:
+def member(cluster: Nodes, group: str, protocol: str, **settings: str) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": cluster.address,
@@ -37,14 +37,14 @@ def member(cluster: Cluster, group: str, protocol: str, **settings: str) -> Cons
     )
 
 
-def grow(cluster: Cluster, node_id: int, topic: str, count: int) -> None:
+def grow(cluster: Nodes, node_id: int, topic: str, count: int) -> None:
     wanted = {"name": topic, "count": count, "assignments": None}
     response = cluster.ask(node_id, ApiKey.CREATE_PARTITIONS, 3, topics=[wanted], timeout=30_000, validate_only=False)
     assert 0 == response.results[0].error_code
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_partitions_that_are_added_anywhere_are_assigned(cluster: Cluster, protocol: str) -> None:
+def test_partitions_that_are_added_anywhere_are_assigned(cluster: Nodes, protocol: str) -> None:
     topic = f"grown-{protocol}"
     cluster.make(1, topic, 1)
     consumers = [member(cluster, topic, protocol) for _ in range(2)]
@@ -57,17 +57,17 @@ def test_partitions_that_are_added_anywhere_are_assigned(cluster: Cluster, proto
             assert message is None or message.error() is None, message.error()
         return sorted(each.partition for consumer in consumers for each in consumer.assignment())
 
-    wait(lambda: assigned() == [0], "the first one was not assigned")
+    wait_for(lambda: assigned() == [0], "the first one was not assigned")
     for count, node_id in enumerate(IDS, start=2):
         grow(cluster, node_id, topic, count)
         expected = list(range(count))
-        wait(lambda expected=expected: assigned() == expected, f"{expected} were not assigned")  # type: ignore[misc]
+        wait_for(lambda expected=expected: assigned() == expected, f"{expected} were not assigned")  # type: ignore[misc]
     for consumer in consumers:
         consumer.close()
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_static_member_and_its_offsets_outlive_each_node(cluster: Cluster, protocol: str) -> None:
+def test_a_static_member_and_its_offsets_outlive_each_node(cluster: Nodes, protocol: str) -> None:
     topic = f"kept-{protocol}"
     cluster.make(2, topic, 3)
     producer = Producer({"bootstrap.servers": cluster.address, "enable.idempotence": True, **QUICK})
@@ -89,7 +89,7 @@ def test_a_static_member_and_its_offsets_outlive_each_node(cluster: Cluster, pro
                 read.add(value)
             return len(read) == written  # noqa: B023 - it is called before the next round
 
-        wait(all_came, "not all came")
+        wait_for(all_came, "not all came")
         consumer.commit(asynchronous=False)
         cluster.kill_node(node_id)
     expected = [TopicPartition(topic, number, written // 3) for number in range(3)]
@@ -98,7 +98,7 @@ def test_a_static_member_and_its_offsets_outlive_each_node(cluster: Cluster, pro
     consumer.close()
 
 
-def test_offsets_of_a_deleted_topic_are_gone_at_the_coordinator(cluster: Cluster) -> None:
+def test_offsets_of_a_deleted_topic_are_gone_at_the_coordinator(cluster: Nodes) -> None:
     coordinator = cluster.coordinator("deleted")
     elsewhere = next(each for each in IDS if each != coordinator)
     offset = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}

@@ -11,16 +11,15 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
 from tests.kafka_connection import KafkaConnection, fetch_fields, produce_fields
 from tests.process.broker_process import PATIENCE_S
-from tests.process.nodes_cluster import NOT_LEADER, Cluster
-from tests.process.test_nodes_admin import IDS
+from tests.process.nodes import IDS, NOT_LEADER, Nodes
 
 # A client that looks around soon after each restart.
 QUICK = {"enable.auto.commit": False, "topic.metadata.refresh.interval.ms": 200, "reconnect.backoff.max.ms": 200}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("nodes"), more_listeners=["kafka://127.0.0.1:0?name=second"]) as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes"), more_listeners=["kafka://127.0.0.1:0?name=second"]) as running:
         yield running
         assert 0 == running.stop()
 
@@ -31,7 +30,7 @@ def metadata_epochs(connection: KafkaConnection, topic: str) -> set[int]:
 
 
 @pytest.mark.parametrize("version", [9, 10, 12])
-def test_a_producer_is_told_who_leads(cluster: Cluster, version: int) -> None:
+def test_a_producer_is_told_who_leads(cluster: Nodes, version: int) -> None:
     topic = f"produced-{version}"
     cluster.make(1, topic, 3)
     records = build_batch([(None, b"value", [], 1_000)])
@@ -52,7 +51,7 @@ def test_a_producer_is_told_who_leads(cluster: Cluster, version: int) -> None:
             }
 
 
-def test_a_consumer_is_told_who_leads_also_when_it_knows_an_old_epoch(cluster: Cluster) -> None:
+def test_a_consumer_is_told_who_leads_also_when_it_knows_an_old_epoch(cluster: Nodes) -> None:
     cluster.make(1, "fetched", 3)
     described = cluster.ask(
         1, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": "fetched"}], response_partition_limit=9, cursor=None
@@ -86,7 +85,7 @@ def test_a_consumer_is_told_who_leads_also_when_it_knows_an_old_epoch(cluster: C
     assert ErrorCode.fenced_leader_epoch == response.topics[0].partitions[0].error_code
 
 
-def test_endpoints_are_those_of_the_listener_that_was_asked(cluster: Cluster) -> None:
+def test_endpoints_are_those_of_the_listener_that_was_asked(cluster: Nodes) -> None:
     cluster.make(1, "listened", 3)
     leaders = cluster.leaders(1, "listened")
     records = build_batch([(None, b"value", [], 1_000)])
@@ -103,16 +102,11 @@ def test_endpoints_are_those_of_the_listener_that_was_asked(cluster: Cluster) ->
 
 def test_each_change_of_the_number_of_nodes_raises_the_epoch(tmp_path: Path) -> None:
     """One client lives through all of it, and never reads anything twice or not at all."""
-    broker = Cluster(tmp_path)
+    broker = Nodes(tmp_path)
     consumer: Consumer | None = None
     read: list[int] = []
     for expected, count in enumerate((1, 3, 3, 2, 1)):
-        broker.options = ("--nodes", str(count))
-        if (
-            consumer is not None
-        ):  # the first node is where the client knows it; the others find ports that nobody else has
-            port = int(broker.address.rpartition(":")[2])
-            broker.listener = f"kafka://127.0.0.1:{port}-{min(port + 100, 65535)}"
+        broker.resize(count)
         broker.start()
         with KafkaConnection(broker.address) as connection:
             if consumer is None:

@@ -10,19 +10,19 @@ from broker.client.kafka import ClientConfig, Cluster
 from broker.client.kafka.admin.cluster import BackupClient
 from broker.errors import BrokerError
 from tests.process.broker_process import PATIENCE_S
-from tests.process.nodes import NodesProcess
+from tests.process.nodes import Nodes
 
 PARTITIONS = 6
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodesProcess]:
-    running = NodesProcess(tmp_path_factory.mktemp("nodes"), "kafka")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    running = Nodes(tmp_path_factory.mktemp("nodes"), schemes=["http"])
     running.start()
-    admin = AdminClient({"bootstrap.servers": running.addresses["kafka"]})
+    admin = AdminClient({"bootstrap.servers": running.address})
     [made] = admin.create_topics([NewTopic("orders", PARTITIONS)]).values()
     made.result(PATIENCE_S)
-    producer = Producer({"bootstrap.servers": running.addresses["kafka"]})
+    producer = Producer({"bootstrap.servers": running.address})
     for number in range(PARTITIONS):
         producer.produce("orders", f"of {number}", partition=number)
     assert 0 == producer.flush(PATIENCE_S)
@@ -30,9 +30,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodesProcess]:
     assert 0 == running.stop()
 
 
-def test_each_node_describes_the_whole_cluster(nodes: NodesProcess) -> None:
+def test_each_node_describes_the_whole_cluster(nodes: Nodes) -> None:
     answers = {
-        node_id: nodes.ask("GET", "/api/v1/cluster", at=at)[1] for node_id, at in nodes.endpoints("http").items()
+        node_id: nodes.call("GET", "/api/v1/cluster", at=at)[1] for node_id, at in nodes.endpoints("http").items()
     }
     assert [1, 2, 3] == sorted(answers)
     assert {1: 1, 2: 2, 3: 3} == {node_id: answer["node_id"] for node_id, answer in answers.items()}
@@ -43,49 +43,49 @@ def test_each_node_describes_the_whole_cluster(nodes: NodesProcess) -> None:
     ]
 
 
-def test_records_of_a_partition_are_read_through_any_node(nodes: NodesProcess) -> None:
+def test_records_of_a_partition_are_read_through_any_node(nodes: Nodes) -> None:
     redirected = 0
     for at in nodes.endpoints("http").values():
         for number in range(PARTITIONS):
             path = f"/api/v1/topics/orders/records?partition={number}"
-            redirected += 307 == nodes.ask("GET", path, at=at, follow=False)[0]
-            status, answer = nodes.ask("GET", path, at=at)
+            redirected += 307 == nodes.call("GET", path, at=at, follow=False)[0]
+            status, answer = nodes.call("GET", path, at=at)
             assert (200, [f"of {number}"]) == (status, [record["value"]["text"] for record in answer["records"]])
     assert 2 * PARTITIONS == redirected
 
 
-def test_records_of_partitions_of_several_nodes_are_not_read_in_one_call(nodes: NodesProcess) -> None:
-    status, answer = nodes.ask("GET", "/api/v1/topics/orders/records")
+def test_records_of_partitions_of_several_nodes_are_not_read_in_one_call(nodes: Nodes) -> None:
+    status, answer = nodes.call("GET", "/api/v1/topics/orders/records")
     assert (400, "Name a partition: those of the topic are on several nodes.") == (status, answer["reason"])
 
 
-def test_the_figures_of_a_topic_say_how_many_partitions_they_are_of(nodes: NodesProcess) -> None:
-    found = [nodes.ask("GET", "/api/v1/topics/orders", at=at)[1] for at in nodes.endpoints("http").values()]
+def test_the_figures_of_a_topic_say_how_many_partitions_they_are_of(nodes: Nodes) -> None:
+    found = [nodes.call("GET", "/api/v1/topics/orders", at=at)[1] for at in nodes.endpoints("http").values()]
     assert [(6, 2, 2)] * 3 == [(each["partition_count"], each["partitions_here"], each["messages"]) for each in found]
     assert list(range(PARTITIONS)) == sorted(one["partition"] for each in found for one in each["partitions"])
 
 
-def test_a_group_is_described_by_its_coordinator(nodes: NodesProcess) -> None:
-    consumer = Consumer({"bootstrap.servers": nodes.addresses["kafka"], "group.id": "billing"})
+def test_a_group_is_described_by_its_coordinator(nodes: Nodes) -> None:
+    consumer = Consumer({"bootstrap.servers": nodes.address, "group.id": "billing"})
     consumer.commit(offsets=[TopicPartition("orders", number, 1) for number in range(PARTITIONS)], asynchronous=False)
     consumer.close()
     addresses = nodes.endpoints("http").values()
-    answers = [nodes.ask("GET", "/api/v1/groups/billing", at=at) for at in addresses]
+    answers = [nodes.call("GET", "/api/v1/groups/billing", at=at) for at in addresses]
     # The lag is unknown, as no node has all partitions of the group.
     assert [(200, "billing", None)] * 3 == [(status, each["group"], each["lag"]) for status, each in answers]
-    listed = [nodes.ask("GET", "/api/v1/groups", at=at)[1]["groups"] for at in addresses]
+    listed = [nodes.call("GET", "/api/v1/groups", at=at)[1]["groups"] for at in addresses]
     assert ["billing"] == [group["group"] for groups in listed for group in groups]
 
 
-def test_a_backup_of_a_part_is_not_made(nodes: NodesProcess) -> None:
-    config = ClientConfig.from_properties({"bootstrap.servers": nodes.addresses["kafka"]})
+def test_a_backup_of_a_part_is_not_made(nodes: Nodes) -> None:
+    config = ClientConfig.from_properties({"bootstrap.servers": nodes.address})
     with Cluster(config) as cluster, pytest.raises(BrokerError, match="of several nodes, stop them"):
         BackupClient(cluster.routing).begin()
 
 
-def test_a_node_that_is_away_is_shown_so_and_comes_back(nodes: NodesProcess) -> None:
+def test_a_node_that_is_away_is_shown_so_and_comes_back(nodes: Nodes) -> None:
     nodes.kill_node(3)
     assert [1, 2, 3] == sorted(nodes.endpoints("http"))
     path = "/api/v1/topics/orders/records?partition={}"
     for number in range(PARTITIONS):
-        assert 200 == nodes.ask("GET", path.format(number))[0]
+        assert 200 == nodes.call("GET", path.format(number))[0]

@@ -11,19 +11,19 @@ from broker.client.kafka.transaction import end_together
 from protocol.kafka.records.records import build_batch
 from tests.client.kafka.logs import values
 from tests.process.broker_process import PATIENCE_S
-from tests.process.nodes import NodesProcess
+from tests.process.nodes import Nodes
 
 TOPIC, GROUP, PARTITIONS, TASKS = "t", "spark-query", 6, 9
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    nodes = NodesProcess(tmp_path, "kafka")
+    nodes = Nodes(tmp_path)
     nodes.start()
-    admin = AdminClient({"bootstrap.servers": nodes.addresses["kafka"]})
+    admin = AdminClient({"bootstrap.servers": nodes.address})
     [made] = admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values()
     made.result(PATIENCE_S)
-    with Cluster(ClientConfig.from_properties({"bootstrap.servers": nodes.addresses["kafka"]})) as made_cluster:
+    with Cluster(ClientConfig.from_properties({"bootstrap.servers": nodes.address})) as made_cluster:
         yield made_cluster
     assert 0 == nodes.stop()
 

@@ -3,20 +3,18 @@
 ``BROKER_KILL_CYCLES`` says how often (5); ``BROKER_KILL_SEED`` when (drawn anew each time, and shown when it fails).
 """
 
-import os
 import random
-import signal
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.durable.mixed_load import SETTINGS, MixedLoad
+from tests.process.nodes import IDS, Nodes
 from tests.process.test_kill import CYCLES, SEED
-from tests.process.test_nodes import Nodes
+from tests.waiting import wait_for
 
 PARTS = ("idempotent", "large", "leader", "compacted")
-NODES = 3
 pytestmark = pytest.mark.timeout(240 + 30 * CYCLES)
 
 
@@ -24,16 +22,14 @@ def test_nothing_is_lost_with_a_node(tmp_path: Path) -> None:
     print(f"BROKER_KILL_SEED={SEED}")
     chance = random.Random(SEED)
     nodes = Nodes(tmp_path, *SETTINGS)
-    nodes.options = ("--nodes", str(NODES))
     nodes.start()
     with MixedLoad(nodes, SEED, PARTS) as load:
         for _ in range(CYCLES):
             load.go_on()
             time.sleep(chance.uniform(0.0, 0.5))
-            running = nodes.running()
-            assert NODES == len(running)
-            os.kill(chance.choice(running), signal.SIGKILL)
-            nodes.wait_for_restart(running)
+            before, node_id = nodes.pids(), chance.choice(IDS)
+            nodes.crash_node(node_id)
+            wait_for(lambda: nodes.pids() != before, f"node {node_id} is not started again")  # noqa: B023
         load.go_on()
         load.finish()
         print(load.check())

@@ -14,14 +14,14 @@ from pulsar import ConsumerType, InitialPosition, PartitionsRoutingMode
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 
 from tests.process.broker_process import PATIENCE_S
-from tests.process.nodes import NodesProcess
+from tests.process.nodes import Nodes
 
 PATIENCE_MS = int(PATIENCE_S * 1000)
 TOPICS = "/admin/v2/persistent/public/default"
 EARLIEST = InitialPosition.Earliest
 
 
-class Nodes(NodesProcess):
+class PulsarNodes(Nodes):
     @contextmanager
     def client(self, node_id: int | None = None, **options: Any) -> Iterator[pulsar.Client]:
         """``node_id``: the node that it knows at first."""
@@ -34,11 +34,11 @@ class Nodes(NodesProcess):
             made.close()
 
     def do(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
-        status, answer = self.ask(method, path, body, **options)
+        status, answer = self.call(method, path, body, **options)
         assert status in (200, 204), (status, answer)
         return answer
 
-    def make(self, topic: str, partitions: int) -> None:
+    def make_partitioned(self, topic: str, partitions: int) -> None:
         self.do("PUT", f"{TOPICS}/{topic}/partitions", partitions)
 
     def owners(self, *topics: str) -> dict[str, str]:
@@ -52,8 +52,8 @@ class Nodes(NodesProcess):
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    running = Nodes(tmp_path_factory.mktemp("nodes"), "pulsar", "kafka")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarNodes]:
+    running = PulsarNodes(tmp_path_factory.mktemp("nodes"), schemes=["http", "pulsar"])
     running.start()
     yield running
     assert 0 == running.stop()
@@ -69,7 +69,7 @@ def taken(consumer: pulsar.Consumer, count: int) -> list[bytes]:
     return found
 
 
-def test_topics_are_found_from_every_node(nodes: Nodes) -> None:
+def test_topics_are_found_from_every_node(nodes: PulsarNodes) -> None:
     names = [f"plain-{number}" for number in range(6)]
     for node_id in (1, 2, 3):
         with nodes.client(node_id) as client:
@@ -81,8 +81,8 @@ def test_topics_are_found_from_every_node(nodes: Nodes) -> None:
     assert 3 == len(set(nodes.owners(*names).values()))
 
 
-def test_partitions_are_on_all_nodes_and_each_has_its_consumers(nodes: Nodes) -> None:
-    nodes.make("spread", 6)
+def test_partitions_are_on_all_nodes_and_each_has_its_consumers(nodes: PulsarNodes) -> None:
+    nodes.make_partitioned("spread", 6)
     parts = [f"spread-partition-{number}" for number in range(6)]
     owners = nodes.owners(*parts)
     assert [2, 2, 2] == [list(owners.values()).count(url) for url in set(owners.values())]
@@ -100,8 +100,8 @@ def test_partitions_are_on_all_nodes_and_each_has_its_consumers(nodes: Nodes) ->
             assert list(range(120)) == sorted(map(int, taken(consumer, 120)))
 
 
-def test_a_topic_of_kafka_is_read_by_pulsar_wherever_it_is(nodes: Nodes) -> None:
-    producer = Producer({"bootstrap.servers": nodes.addresses["kafka"]})
+def test_a_topic_of_kafka_is_read_by_pulsar_wherever_it_is(nodes: PulsarNodes) -> None:
+    producer = Producer({"bootstrap.servers": nodes.address})
     names = [f"kafkas-{number}" for number in range(4)]
     for name in names:
         producer.produce(name, "from Kafka")
@@ -115,7 +115,7 @@ def test_a_topic_of_kafka_is_read_by_pulsar_wherever_it_is(nodes: Nodes) -> None
     assert len(names) == len(set(ledgers))
 
 
-def test_ledgers_are_never_given_twice(nodes: Nodes) -> None:
+def test_ledgers_are_never_given_twice(nodes: PulsarNodes) -> None:
     at = list(nodes.endpoints("http").values())
     for number in range(150):  # more than a node takes at a time
         nodes.do("PUT", f"{TOPICS}/ledger-{number}", at=at[number % 3])
@@ -125,7 +125,7 @@ def test_ledgers_are_never_given_twice(nodes: Nodes) -> None:
     assert 150 == len(ledgers)
 
 
-def test_regular_expressions_find_topics_of_all_nodes(nodes: Nodes) -> None:
+def test_regular_expressions_find_topics_of_all_nodes(nodes: PulsarNodes) -> None:
     names = [f"matched-{number}" for number in range(5)]
     for name in names:
         nodes.do("PUT", f"{TOPICS}/{name}")
@@ -137,8 +137,8 @@ def test_regular_expressions_find_topics_of_all_nodes(nodes: Nodes) -> None:
         assert sorted(names) == sorted(each.decode() for each in taken(consumer, 5))
 
 
-def test_cursors_outlive_the_node(nodes: Nodes) -> None:
-    nodes.make("kept", 3)
+def test_cursors_outlive_the_node(nodes: PulsarNodes) -> None:
+    nodes.make_partitioned("kept", 3)
     routing = PartitionsRoutingMode.RoundRobinDistribution
     with nodes.client(1) as client:
         consumer = client.subscribe("kept", "s", initial_position=EARLIEST)
@@ -158,7 +158,7 @@ def test_cursors_outlive_the_node(nodes: Nodes) -> None:
         consumer.unsubscribe()
 
 
-def test_schemas_are_the_same_on_all_nodes(nodes: Nodes) -> None:
+def test_schemas_are_the_same_on_all_nodes(nodes: PulsarNodes) -> None:
     class Person(Record):  # type: ignore[misc]
         name = String()
         age = Integer()
@@ -167,7 +167,7 @@ def test_schemas_are_the_same_on_all_nodes(nodes: Nodes) -> None:
         name = Integer(required=True)
         street = String(required=True)
 
-    nodes.make("people", 3)
+    nodes.make_partitioned("people", 3)
     with nodes.client(1) as here, nodes.client(2) as there:
         consumer = here.subscribe("people", "s", schema=AvroSchema(Person), initial_position=EARLIEST)
         producer = there.create_producer("people", schema=AvroSchema(Person))
@@ -183,7 +183,7 @@ def test_schemas_are_the_same_on_all_nodes(nodes: Nodes) -> None:
     assert [[0]] * 3 == [[each["version"] for each in schema] for schema in schemas]
 
 
-def test_policies_and_tenants_are_changed_at_any_node(nodes: Nodes) -> None:
+def test_policies_and_tenants_are_changed_at_any_node(nodes: PulsarNodes) -> None:
     addresses = list(nodes.endpoints("http").values())
     for turn, at in enumerate(addresses):
         other = addresses[turn - 1]
@@ -197,17 +197,17 @@ def test_policies_and_tenants_are_changed_at_any_node(nodes: Nodes) -> None:
         nodes.do("POST", path, 7, at=other)
         assert [7] * 3 == [nodes.do("GET", path, at=each) for each in addresses]
         nodes.do("DELETE", f"/admin/v2/namespaces/{namespace}?force=true", at=at)
-        assert 404 == nodes.ask("GET", f"/admin/v2/namespaces/{namespace}/messageTTL", at=other)[0]
+        assert 404 == nodes.call("GET", f"/admin/v2/namespaces/{namespace}/messageTTL", at=other)[0]
 
 
-def test_admin_calls_go_to_the_node_that_has_the_topic(nodes: Nodes) -> None:
+def test_admin_calls_go_to_the_node_that_has_the_topic(nodes: PulsarNodes) -> None:
     with nodes.client(1) as client:
         client.subscribe("managed", "s")
         for number in range(5):
             client.create_producer("managed").send(b"%d" % number)
     sent_on = 0
     for at in nodes.endpoints("http").values():
-        sent_on += 307 == nodes.ask("GET", f"{TOPICS}/managed/stats", at=at, follow=False)[0]
+        sent_on += 307 == nodes.call("GET", f"{TOPICS}/managed/stats", at=at, follow=False)[0]
         assert 5 == nodes.do("GET", f"{TOPICS}/managed/stats", at=at)["subscriptions"]["s"]["msgBacklog"]
         assert ["s"] == nodes.do("GET", f"{TOPICS}/managed/subscriptions", at=at)
     assert 2 == sent_on
@@ -216,19 +216,19 @@ def test_admin_calls_go_to_the_node_that_has_the_topic(nodes: Nodes) -> None:
         assert 4 - turn == nodes.do("GET", f"{TOPICS}/managed/stats")["subscriptions"]["s"]["msgBacklog"]
 
 
-def test_calls_about_a_partitioned_topic_reach_all_nodes(nodes: Nodes) -> None:
+def test_calls_about_a_partitioned_topic_reach_all_nodes(nodes: PulsarNodes) -> None:
     for turn, at in enumerate(nodes.endpoints("http").values()):
         topic = f"whole-{turn}"
-        nodes.make(topic, 6)
+        nodes.make_partitioned(topic, 6)
         path = f"{TOPICS}/{topic}"
         nodes.do("PUT", f"{path}/subscription/s", at=at)
-        assert 409 == nodes.ask("PUT", f"{path}/subscription/s", at=at)[0]
+        assert 409 == nodes.call("PUT", f"{path}/subscription/s", at=at)[0]
         with nodes.client(2) as client:
             routing = PartitionsRoutingMode.RoundRobinDistribution
             producer = client.create_producer(topic, message_routing_mode=routing, batching_enabled=False)
             for number in range(24):
                 producer.send(b"%d" % number)
-            assert 412 == nodes.ask("DELETE", f"{path}/partitions", at=at)[0]  # it is used
+            assert 412 == nodes.call("DELETE", f"{path}/partitions", at=at)[0]  # it is used
             producer.close()
         stats = nodes.do("GET", f"{path}/partitioned-stats", at=at)
         assert (6, 24, 24) == (stats["metadata"]["partitions"], stats["msgInCounter"], _backlog(stats))
@@ -242,11 +242,11 @@ def test_calls_about_a_partitioned_topic_reach_all_nodes(nodes: Nodes) -> None:
         nodes.do("PUT", f"{path}/unload", at=at)
         nodes.do("DELETE", f"{path}/truncate", at=at)
         nodes.do("DELETE", f"{path}/subscription/s", at=at)
-        assert 404 == nodes.ask("DELETE", f"{path}/subscription/s", at=at)[0]
+        assert 404 == nodes.call("DELETE", f"{path}/subscription/s", at=at)[0]
         assert [] == nodes.do("GET", f"{path}/subscriptions", at=at)
         nodes.do("DELETE", f"{path}/partitions", at=at)
         assert [404] * 3 == [
-            nodes.ask("GET", f"{path}/partitions", at=each)[0] for each in nodes.endpoints("http").values()
+            nodes.call("GET", f"{path}/partitions", at=each)[0] for each in nodes.endpoints("http").values()
         ]
 
 
@@ -254,38 +254,38 @@ def _backlog(stats: Any) -> int:
     return int(stats["subscriptions"]["s"]["msgBacklog"])
 
 
-def test_properties_of_a_topic_are_set_at_any_node(nodes: Nodes) -> None:
-    nodes.make("described", 3)
+def test_properties_of_a_topic_are_set_at_any_node(nodes: PulsarNodes) -> None:
+    nodes.make_partitioned("described", 3)
     at = list(nodes.endpoints("http").values())
     nodes.do("PUT", f"{TOPICS}/described/properties", {"team": "a"}, at=at[0])
     nodes.do("PUT", f"{TOPICS}/described/properties", {"floor": "2"}, at=at[1])
     assert {"team": "a", "floor": "2"} == nodes.do("GET", f"{TOPICS}/described/properties", at=at[2])
 
 
-def test_calls_about_topics_of_several_nodes_do_nothing_to_some_of_them(nodes: Nodes) -> None:
-    nodes.make("cleared", 3)
+def test_calls_about_topics_of_several_nodes_do_nothing_to_some_of_them(nodes: PulsarNodes) -> None:
+    nodes.make_partitioned("cleared", 3)
     with nodes.client(2) as client:
         client.subscribe("cleared", "s", initial_position=EARLIEST).close()
         client.create_producer("cleared-partition-0").send(b"x")
     for at in nodes.endpoints("http").values():
         for method, call in (("POST", "clearBacklog"), ("POST", "unsubscribe/s"), ("PUT", "unload")):
-            assert 501 == nodes.ask(method, f"/admin/v2/namespaces/public/default/{call}", at=at)[0], call
-        assert 501 == nodes.ask("POST", f"{TOPICS}/cleared/terminate/partitions", at=at)[0]
+            assert 501 == nodes.call(method, f"/admin/v2/namespaces/public/default/{call}", at=at)[0], call
+        assert 501 == nodes.call("POST", f"{TOPICS}/cleared/terminate/partitions", at=at)[0]
     assert 1 == _backlog(nodes.do("GET", f"{TOPICS}/cleared-partition-0/stats"))
 
 
-def test_a_topic_with_subscriptions_is_deleted_and_made_again(nodes: Nodes) -> None:
+def test_a_topic_with_subscriptions_is_deleted_and_made_again(nodes: PulsarNodes) -> None:
     addresses = list(nodes.endpoints("http").values())
     for turn in range(3):
         with nodes.client(1 + turn) as client:
             consumer = client.subscribe("again", "s", initial_position=EARLIEST)
             client.create_producer("again").send(b"%d" % turn)
             assert [b"%d" % turn] == taken(consumer, 1)  # nothing of the topic that it had before
-            assert 412 == nodes.ask("DELETE", f"{TOPICS}/again", at=addresses[turn])[0]  # it is used
+            assert 412 == nodes.call("DELETE", f"{TOPICS}/again", at=addresses[turn])[0]  # it is used
         nodes.do("DELETE", f"{TOPICS}/again?force=true", at=addresses[turn])
 
 
-def test_messages_that_are_not_kept_go_through_the_node_of_their_topic(nodes: Nodes) -> None:
+def test_messages_that_are_not_kept_go_through_the_node_of_their_topic(nodes: PulsarNodes) -> None:
     nodes.do("PUT", "/admin/v2/non-persistent/public/default/passing/partitions", 3)
     names = [f"non-persistent://public/default/{name}" for name in ("passing", "p-1", "p-2", "p-3")]
     with nodes.client(1) as writing, nodes.client(3) as reading:
@@ -298,12 +298,12 @@ def test_messages_that_are_not_kept_go_through_the_node_of_their_topic(nodes: No
             path = "/admin/v2/non-persistent/public/default/passing"
             assert ["s"] == nodes.do("GET", f"{path}/subscriptions", at=at)
             assert 1 == nodes.do("GET", f"{path}/partitioned-stats", at=at)["msgInCounter"]
-            assert 412 == nodes.ask("DELETE", f"{path}/partitions", at=at)[0]
+            assert 412 == nodes.call("DELETE", f"{path}/partitions", at=at)[0]
     nodes.do("DELETE", f"{path}/partitions")
 
 
-def test_exclusive_producers_are_fenced_wherever_they_connect(nodes: Nodes) -> None:
-    nodes.make("fenced", 3)
+def test_exclusive_producers_are_fenced_wherever_they_connect(nodes: PulsarNodes) -> None:
+    nodes.make_partitioned("fenced", 3)
     access = pulsar.ProducerAccessMode
     with nodes.client(1) as one, nodes.client(2) as two:
         first = one.create_producer("fenced-partition-1", access_mode=access.Exclusive)
@@ -316,8 +316,8 @@ def test_exclusive_producers_are_fenced_wherever_they_connect(nodes: Nodes) -> N
             first.send(b"c")
 
 
-def test_nothing_is_lost_when_nodes_are_killed_under_load(nodes: Nodes) -> None:
-    nodes.make("load", 6)
+def test_nothing_is_lost_when_nodes_are_killed_under_load(nodes: PulsarNodes) -> None:
+    nodes.make_partitioned("load", 6)
     receipts: list[int] = []
     seen: set[int] = set()
     stopping = threading.Event()

@@ -11,29 +11,30 @@ from confluent_kafka import Producer, ShareConsumer
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.process.broker_process import PATIENCE_S
-from tests.process.nodes_cluster import COUNT, NOT_LEADER, Cluster, wait
-from tests.process.test_nodes_admin import GROUP, IDS, set_config
+from tests.process.nodes import IDS, NOT_LEADER, Nodes
+from tests.process.test_nodes_admin import GROUP, set_config
+from tests.waiting import wait_for
 
 PARTITIONS = 6
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("nodes"), "group_share_min_record_lock_duration_ms=1000") as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes"), "group_share_min_record_lock_duration_ms=1000") as running:
         yield running
         assert 0 == running.stop()
         assert {"node_ended"} >= {event["event"] for event in running.errors}
 
 
-def make(cluster: Cluster, topic: str) -> None:
+def make(cluster: Nodes, topic: str) -> None:
     """A topic, and a group of that name that begins with its first record."""
     assert 0 == cluster.make(1, topic, PARTITIONS).error_code
     assert 0 == set_config(cluster, 1, GROUP, topic, "share.auto.offset.reset", "earliest")
     assert 0 == set_config(cluster, 1, GROUP, topic, "share.record.lock.duration.ms", "2000")
 
 
-def write(cluster: Cluster, topic: str, values: range) -> None:
+def write(cluster: Nodes, topic: str, values: range) -> None:
     producer = Producer({"bootstrap.servers": cluster.address, "enable.idempotence": True})
     for value in values:
         producer.produce(topic, str(value).encode(), partition=value % PARTITIONS)
@@ -44,7 +45,7 @@ def write(cluster: Cluster, topic: str, values: range) -> None:
 class Worker(threading.Thread):
     """A member. ``done`` counts what the broker has taken as accepted."""
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: Nodes, topic: str) -> None:
         super().__init__()
         self.done: Counter[int] = Counter()
         self.unknown: set[int] = set()
@@ -79,7 +80,7 @@ class Worker(threading.Thread):
         self.join(PATIENCE_S)
 
 
-def offsets(cluster: Cluster, group: str) -> dict[int, int]:
+def offsets(cluster: Nodes, group: str) -> dict[int, int]:
     """The start offset in each partition, as the coordinator says."""
     asked = {"group_id": group, "topics": [{"topic_name": group, "partitions": list(range(PARTITIONS))}]}
     response = cluster.ask(cluster.coordinator(group), ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, groups=[asked])
@@ -88,21 +89,21 @@ def offsets(cluster: Cluster, group: str) -> dict[int, int]:
     return {each.partition_index: each.start_offset for each in described.topics[0].partitions}
 
 
-def test_members_get_each_record_once_from_all_nodes(cluster: Cluster) -> None:
+def test_members_get_each_record_once_from_all_nodes(cluster: Nodes) -> None:
     make(cluster, "shared")
     assert set(IDS) == set(cluster.leaders(1, "shared").values())
     write(cluster, "shared", range(600))
     workers = [Worker(cluster, "shared") for _ in range(2)]
     for worker in workers:
         worker.start()
-    wait(lambda: sum(len(worker.done) for worker in workers) >= 600, "not all came")
+    wait_for(lambda: sum(len(worker.done) for worker in workers) >= 600, "not all came")
     for worker in workers:
         worker.stop()
     assert Counter(range(600)) == workers[0].done + workers[1].done
     assert dict.fromkeys(range(PARTITIONS), 100) == offsets(cluster, "shared")
 
 
-def test_what_was_acknowledged_stays_so_when_an_owner_is_killed(cluster: Cluster) -> None:
+def test_what_was_acknowledged_stays_so_when_an_owner_is_killed(cluster: Nodes) -> None:
     make(cluster, "killed")
     written = 0
     worker = Worker(cluster, "killed")
@@ -110,14 +111,14 @@ def test_what_was_acknowledged_stays_so_when_an_owner_is_killed(cluster: Cluster
     for node_id in IDS:
         write(cluster, "killed", range(written, written + 300))
         written += 300
-        wait(lambda: len(worker.done) > 50, "nothing came")
+        wait_for(lambda: len(worker.done) > 50, "nothing came")
         cluster.kill_node(node_id)
-    wait(lambda: len({*worker.done, *worker.unknown}) == written, f"{len(worker.done)} of {written} came")
+    wait_for(lambda: len({*worker.done, *worker.unknown}) == written, f"{len(worker.done)} of {written} came")
     worker.stop()
     assert {} == {value: times for value, times in worker.done.items() if times > 1}
 
 
-def test_offsets_are_set_and_forgotten_at_the_coordinator_whoever_has_the_partitions(cluster: Cluster) -> None:
+def test_offsets_are_set_and_forgotten_at_the_coordinator_whoever_has_the_partitions(cluster: Nodes) -> None:
     make(cluster, "altered")
     write(cluster, "altered", range(60))
     coordinator = cluster.coordinator("altered")
@@ -129,7 +130,7 @@ def test_offsets_are_set_and_forgotten_at_the_coordinator_whoever_has_the_partit
     worker = Worker(cluster, "altered")
     worker.start()
     left = {value for value in range(60) if value // PARTITIONS >= value % PARTITIONS}
-    wait(lambda: len(worker.done) >= len(left), "not all came")
+    wait_for(lambda: len(worker.done) >= len(left), "not all came")
     worker.stop()
     assert Counter(left) == worker.done
 
@@ -140,11 +141,11 @@ def test_offsets_are_set_and_forgotten_at_the_coordinator_whoever_has_the_partit
         assert response.error_code in (0, ErrorCode.non_empty_group)
         return not response.error_code and not response.responses[0].error_code
 
-    wait(deleted, "the member has not left")
+    wait_for(deleted, "the member has not left")
     assert dict.fromkeys(range(PARTITIONS), -1) == offsets(cluster, "altered")
     worker = Worker(cluster, "altered")
     worker.start()
-    wait(lambda: len(worker.done) >= 60, "not all came again")
+    wait_for(lambda: len(worker.done) >= 60, "not all came again")
     worker.stop()
     assert Counter(range(60)) == worker.done
 
@@ -153,11 +154,11 @@ def test_offsets_are_set_and_forgotten_at_the_coordinator_whoever_has_the_partit
         assert response.results[0].error_code in (0, ErrorCode.non_empty_group)
         return not response.results[0].error_code
 
-    wait(group_deleted, "the member has not left")
+    wait_for(group_deleted, "the member has not left")
     assert dict.fromkeys(range(PARTITIONS), -1) == offsets(cluster, "altered")
 
 
-def test_a_node_without_the_partition_names_its_leader(cluster: Cluster) -> None:
+def test_a_node_without_the_partition_names_its_leader(cluster: Nodes) -> None:
     make(cluster, "hinted")
     described = cluster.ask(
         1, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": "hinted"}], response_partition_limit=9, cursor=None
@@ -189,4 +190,3 @@ def test_a_node_without_the_partition_names_its_leader(cluster: Cluster) -> None
         }
         endpoints = {each.node_id: f"{each.host}:{each.port}" for each in response.node_endpoints}
         assert {each: addresses[each] for each in set(elsewhere.values())} == endpoints
-    assert len(IDS) == COUNT

@@ -9,14 +9,14 @@ import pytest
 
 from broker.client import InputGate, ResultPartitionID, ShuffleWriter
 from broker.client.shuffle.errors import PartitionNotFoundError
-from tests.process.nodes import NodesProcess
+from tests.process.nodes import Nodes
 
 SUBPARTITIONS = 2
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodesProcess]:
-    running = NodesProcess(tmp_path_factory.mktemp("nodes"), "shuffle")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    running = Nodes(tmp_path_factory.mktemp("nodes"), schemes=["http", "shuffle"])
     running.start()
     yield running
     assert 0 == running.stop()
@@ -55,14 +55,14 @@ def read(channels: list[tuple[str, ResultPartitionID, int]], partition_wait: flo
     return found
 
 
-def test_a_reader_gathers_what_was_written_at_all_nodes(nodes: NodesProcess) -> None:
+def test_a_reader_gathers_what_was_written_at_all_nodes(nodes: Nodes) -> None:
     written = [(address, write(address, seed)) for seed, address in enumerate(nodes.endpoints("shuffle").values())]
     for subpartition in range(SUBPARTITIONS):
         found = read([(address, partition, subpartition) for address, partition in written])
         assert [payloads(seed, subpartition) for seed in range(3)] == found
 
 
-def test_another_node_does_not_have_it(nodes: NodesProcess) -> None:
+def test_another_node_does_not_have_it(nodes: Nodes) -> None:
     first, second, _ = nodes.endpoints("shuffle").values()
     partition = write(first, 1)
     with pytest.raises(PartitionNotFoundError):
@@ -70,7 +70,7 @@ def test_another_node_does_not_have_it(nodes: NodesProcess) -> None:
     assert [payloads(1, 0)] == read([(first, partition, 0)])
 
 
-def test_a_finished_partition_outlives_its_node_at_the_same_address(nodes: NodesProcess) -> None:
+def test_a_finished_partition_outlives_its_node_at_the_same_address(nodes: Nodes) -> None:
     address = nodes.endpoints("shuffle")[2]
     partition = write(address, 5)
     nodes.kill_node(2)
@@ -79,11 +79,10 @@ def test_a_finished_partition_outlives_its_node_at_the_same_address(nodes: Nodes
 
 
 def test_the_first_address_leads_to_what_was_written_before_there_were_nodes(tmp_path: Path) -> None:
-    running = NodesProcess(tmp_path, "shuffle", count=1)
+    running = Nodes(tmp_path, schemes=["http", "shuffle"])
     partition = None
     for count in (1, 3, 1):
-        running.options = ("--nodes", str(count))
-        running.listener = "http://127.0.0.1:0"
+        running.resize(count)
         running.start()
         address = running.endpoints("shuffle")[1]
         partition = partition or write(address, 9)

@@ -1,23 +1,18 @@
 """Transactions over several nodes of one machine: all of a transaction counts or nothing, whichever node has what."""
 
-import os
 import random
-import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from broker.client.kafka.config import ClientConfig
-from broker.client.kafka.connection import Connection
 from broker.cluster.nodes import coordinator_of
 from protocol.kafka.api_keys import ApiKey
 from tests.process.broker_process import PATIENCE_S
-from tests.process.test_nodes import PARTITIONS, Nodes
+from tests.process.test_nodes import PARTITIONS, NodesInUse
+from tests.waiting import wait_for
 
 COUNT = 2
 
@@ -27,8 +22,8 @@ def name_at(place: int, stem: str) -> str:
     return next(name for number in range(100) if coordinator_of(name := f"{stem}-{number}", COUNT) == place)
 
 
-class Cluster(Nodes):
-    options = ("--nodes", str(COUNT))
+class Cluster(NodesInUse):
+    """With transactions."""
 
     def producer(self, transactional_id: str, **settings: object) -> Producer:
         producer = Producer({"bootstrap.servers": self.address, "transactional.id": transactional_id, **settings})
@@ -63,68 +58,13 @@ class Cluster(Nodes):
         consumer.close()
         return found
 
-    def pid(self, place: int) -> int:
-        return next(
-            event["pid"]
-            for event in reversed(self.events)
-            if event["event"] == "node_started" and event["node"] == 1 + place
-        )
-
-    def kill_node(self, place: int) -> None:
-        """kill -9. The supervisor starts it again."""
-        os.kill(self.pid(place), signal.SIGKILL)
-
-    def wait_for_node(self, place: int) -> None:
-        """Until clients can connect to it."""
-        wait_until(lambda: self.can_connect(place))
-
-    def can_connect(self, place: int) -> bool:
-        try:
-            self.ask(place, ApiKey.LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[])
-        except Exception:
-            return False
-        return True
-
-    @contextmanager
-    def standing_still(self, place: int) -> Iterator[None]:
-        pid = self.pid(place)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
-
-    def ports(self) -> list[int]:
-        """By place, as they are at the start; they stay the same."""
-        if not hasattr(self, "_ports"):
-            brokers = self.admin().list_topics(timeout=PATIENCE_S).brokers
-            self._ports = [brokers[1 + place].port for place in range(COUNT)]
-        return self._ports
-
-    def ask(self, place: int, key: ApiKey, version: int, **fields: Any) -> Any:
-        """A request to this node, with the answer."""
-        address = ("127.0.0.1", self.ports()[place])
-        connection = Connection(address, ClientConfig(bootstrap=(address,)))
-        connection.open()
-        try:
-            return connection.ask(key, version, fields)
-        finally:
-            connection.close()
-
     def states(self) -> dict[str, str]:
         """Of all transactional ids, as all nodes list them."""
         listed = [
-            self.ask(place, ApiKey.LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[]).transaction_states
-            for place in range(COUNT)
+            self.ask(node_id, ApiKey.LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[]).transaction_states
+            for node_id in self.nodes()
         ]
         return {each.transactional_id: each.transaction_state for of_node in listed for each in of_node}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def repeat(call: Callable[[], object]) -> None:
@@ -150,7 +90,7 @@ def write(producer: Producer, topic: str, value: str) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    running = Cluster(tmp_path)
+    running = Cluster(tmp_path, count=COUNT)
     running.start()
     yield running
     running.stop()
@@ -158,7 +98,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("place", range(COUNT))
 def test_records_at_all_nodes_are_committed_or_aborted_together(cluster: Cluster, place: int) -> None:
-    cluster.make("t")
+    cluster.make_topic("t")
     producer = cluster.producer(name_at(place, "writer"))
     for number in range(6):
         producer.begin_transaction()
@@ -172,9 +112,9 @@ def test_records_at_all_nodes_are_committed_or_aborted_together(cluster: Cluster
 
 
 def test_nodes_need_no_rights_of_their_own(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, "authorizer_class_name=acl", "super_users=User:ANONYMOUS")
+    cluster = Cluster(tmp_path, "authorizer_class_name=acl", "super_users=User:ANONYMOUS", count=COUNT)
     cluster.start()
-    cluster.make("t")
+    cluster.make_topic("t")
     producer = cluster.producer("writer")
     producer.begin_transaction()
     write(producer, "t", "1")
@@ -193,7 +133,7 @@ def test_nodes_need_no_rights_of_their_own(tmp_path: Path) -> None:
 def test_offsets_of_a_group_at_any_node_are_committed_with_the_records(
     cluster: Cluster, place: int, group_place: int
 ) -> None:
-    cluster.make("t")
+    cluster.make_topic("t")
     group = name_at(group_place, "group")
     consumer = cluster.consumer(group)
     consumer.subscribe(["t"])
@@ -217,35 +157,35 @@ def test_offsets_of_a_group_at_any_node_are_committed_with_the_records(
 
 
 def test_a_node_that_is_killed_between_records_and_commit_keeps_the_transaction(cluster: Cluster) -> None:
-    cluster.make("t")
+    cluster.make_topic("t")
     for place in range(COUNT):
-        for killed in range(COUNT):
+        for killed in cluster.nodes():
             producer = cluster.producer(name_at(place, f"writer-{killed}"))
             producer.begin_transaction()
             write(producer, "t", f"{place}-{killed}")
-            cluster.kill_node(killed)
+            cluster.crash_node(killed)
             repeat(lambda: producer.commit_transaction(5))  # noqa: B023
-            cluster.wait_for_node(killed)
-    expected = [f"{place}-{killed}" for place in range(COUNT) for killed in range(COUNT)]
-    wait_until(lambda: [expected] * PARTITIONS == cluster.committed("t"))
+            cluster.wait_for_all()
+    expected = [f"{place}-{killed}" for place in range(COUNT) for killed in cluster.nodes()]
+    wait_for(lambda: [expected] * PARTITIONS == cluster.committed("t"))
 
 
 def test_a_decision_reaches_a_node_that_stood_still_though_its_coordinator_is_killed(cluster: Cluster) -> None:
-    cluster.make("t")
-    cluster.ports()
+    cluster.make_topic("t")
+    cluster.nodes()
     name = name_at(0, "writer")
     producer = cluster.producer(name)
     producer.begin_transaction()
     write(producer, "t", "1")
-    with cluster.standing_still(1):
+    with cluster.standing_still(2):
         with pytest.raises(KafkaException) as raised:
             producer.commit_transaction(1)
         assert raised.value.args[0].retriable()
-        state = cluster.ask(0, ApiKey.LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[])
+        state = cluster.ask(1, ApiKey.LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[])
         assert ["PrepareCommit"] == [each.transaction_state for each in state.transaction_states]
-        cluster.kill_node(0)
-    cluster.wait_for_node(0)
-    wait_until(lambda: {name: "CompleteCommit"} == cluster.states())
+        cluster.crash_node(1)
+    cluster.wait_for_all()
+    wait_for(lambda: {name: "CompleteCommit"} == cluster.states())
     repeat(lambda: producer.commit_transaction(5))
     assert [["1"]] * PARTITIONS == cluster.committed("t")
     producer.begin_transaction()
@@ -256,7 +196,7 @@ def test_a_decision_reaches_a_node_that_stood_still_though_its_coordinator_is_ki
 
 @pytest.mark.parametrize("place", range(COUNT))
 def test_a_new_producer_fences_the_one_before_at_all_nodes(cluster: Cluster, place: int) -> None:
-    cluster.make("t")
+    cluster.make_topic("t")
     name = name_at(place, "writer")
     for turn in range(3):
         old = cluster.producer(name)
@@ -280,7 +220,7 @@ def test_a_new_producer_fences_the_one_before_at_all_nodes(cluster: Cluster, pla
 
 @pytest.mark.parametrize("place", range(COUNT))
 def test_a_transaction_ends_at_all_nodes_when_its_time_is_over(cluster: Cluster, place: int) -> None:
-    cluster.make("t")
+    cluster.make_topic("t")
     name = name_at(place, "writer")
     slow = cluster.producer(name, **{"transaction.timeout.ms": 2000})
     slow.begin_transaction()
@@ -289,18 +229,18 @@ def test_a_transaction_ends_at_all_nodes_when_its_time_is_over(cluster: Cluster,
     other.begin_transaction()
     write(other, "t", "other")
     other.commit_transaction(PATIENCE_S)
-    wait_until(lambda: "CompleteAbort" == cluster.states()[name])
+    wait_for(lambda: "CompleteAbort" == cluster.states()[name])
     assert [["other"]] * PARTITIONS == cluster.committed("t")
 
 
 def test_offsets_that_are_pending_survive_their_groups_node_and_the_coordinator(cluster: Cluster) -> None:
-    cluster.make("t")
+    cluster.make_topic("t")
     group = name_at(1, "group")
     consumer = cluster.consumer(group)
     consumer.subscribe(["t"])
     while not consumer.assignment():
         consumer.poll(0.1)
-    for offset, killed in ((1, 1), (2, 0)):
+    for offset, killed in ((1, 2), (2, 1)):
         # Another one each time: librdkafka hangs in send_offsets_to_transaction after the loss of its node (issue 5511).
         producer = cluster.producer(name_at(0, "writer"))
         producer.begin_transaction()
@@ -308,38 +248,38 @@ def test_offsets_that_are_pending_survive_their_groups_node_and_the_coordinator(
         offsets = [TopicPartition("t", number, offset) for number in range(PARTITIONS)]
         metadata = consumer.consumer_group_metadata()
         repeat(lambda: producer.send_offsets_to_transaction(offsets, metadata, 5))  # noqa: B023
-        cluster.kill_node(killed)
+        cluster.crash_node(killed)
         repeat(lambda: producer.commit_transaction(5))  # noqa: B023
-        cluster.wait_for_node(killed)
+        cluster.wait_for_all()
 
         def has_committed(expected: int = offset) -> bool:
             found = consumer.committed([TopicPartition("t", number) for number in range(PARTITIONS)], PATIENCE_S)
             return [expected] * PARTITIONS == [each.offset for each in found]
 
-        wait_until(has_committed)
+        wait_for(has_committed)
     consumer.close()
 
 
 def test_only_transactions_as_a_whole_are_committed_while_nodes_are_killed(cluster: Cluster) -> None:
     chance = random.Random(5)
-    cluster.make("t")
-    cluster.ports()
+    cluster.make_topic("t")
+    cluster.nodes()
     committed = []
     for number in range(6):  # a node that ends again and again is started later and later
         producer = cluster.producer(f"writer-{number % 3}")
         producer.begin_transaction()
         try:
             write(producer, "t", str(number))
-            killed = chance.randrange(COUNT)
-            cluster.kill_node(killed)
+            killed = chance.choice([*cluster.nodes()])
+            cluster.crash_node(killed)
             if chance.random() < 0.3:
                 repeat(lambda: producer.abort_transaction(5))  # noqa: B023
             else:
                 repeat(lambda: producer.commit_transaction(5))  # noqa: B023
                 committed.append(str(number))
         finally:
-            cluster.wait_for_node(killed)
-    wait_until(lambda: {"CompleteCommit", "CompleteAbort"} >= set(cluster.states().values()))
+            cluster.wait_for_all()
+    wait_for(lambda: {"CompleteCommit", "CompleteAbort"} >= set(cluster.states().values()))
     assert [committed] * PARTITIONS == cluster.committed("t")
 
 
@@ -347,10 +287,9 @@ def test_only_transactions_as_a_whole_are_committed_while_nodes_are_killed(clust
 def test_a_transaction_is_still_open_when_the_number_of_nodes_has_changed(
     tmp_path: Path, before: int, after: int
 ) -> None:
-    cluster = Cluster(tmp_path)
-    cluster.options = ("--nodes", str(before))
+    cluster = Cluster(tmp_path, count=before)
     cluster.start()
-    cluster.make("t")
+    cluster.make_topic("t")
     for number in range(4):
         group, topic_offsets = f"group-{number}", [TopicPartition("t", each, 7) for each in range(PARTITIONS)]
         consumer = cluster.consumer(group)
@@ -363,17 +302,14 @@ def test_a_transaction_is_still_open_when_the_number_of_nodes_has_changed(
             break
         producer.commit_transaction(PATIENCE_S)
     cluster.stop()
-    cluster.options = ("--nodes", str(after))
-    # The first node is where clients know it; the other one finds a port that nobody else has.
-    port = int(cluster.address.rpartition(":")[2])
-    cluster.listener = f"kafka://127.0.0.1:{port}-{min(port + 100, 65535)}"
+    cluster.resize(after)
     cluster.start()
     consumer = cluster.consumer("group-3")
     asked = [TopicPartition("t", each) for each in range(PARTITIONS)]
     with pytest.raises(KafkaException):
         consumer.committed(asked, 0.5)  # they are not stable
     repeat(lambda: producer.commit_transaction(5))
-    wait_until(lambda: [["0", "1", "2", "3"]] * PARTITIONS == cluster.committed("t"))
+    wait_for(lambda: [["0", "1", "2", "3"]] * PARTITIONS == cluster.committed("t"))
     assert [7] * PARTITIONS == [each.offset for each in consumer.committed(asked, PATIENCE_S)]
     consumer.close()
     cluster.stop()

@@ -24,7 +24,9 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import own_apis
 from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
-from tests.process.test_nodes_transactions import COUNT, Cluster, name_at, wait_until
+from tests.kafka_connection import parts
+from tests.process.test_nodes_transactions import COUNT, Cluster, name_at
+from tests.waiting import wait_for
 
 _numbers = itertools.count()
 # Of Produce: with it, a batch adds its partition to the transaction.
@@ -48,18 +50,20 @@ class Me(NamedTuple):
 class Wire:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.ask = cluster.ask
+
+    def ask(self, place: int, key: ApiKey, version: int, /, **fields: Any) -> Any:
+        return self.cluster.ask(1 + place, key, version, **fields)
 
     def ports_of_nodes(self) -> list[int]:
         def started() -> list[Any]:
             return [event for event in self.cluster.events if event["event"] == "broker_started"]
 
-        wait_until(lambda: COUNT == len(started()))
+        wait_for(lambda: COUNT == len(started()))
         return [int(event["nodes"].rpartition(":")[2]) for event in started()]
 
     def topic(self) -> str:
         name = f"t{next(_numbers)}"
-        self.cluster.make(name)
+        self.cluster.make_topic(name)
         return name
 
     def begin(self, place: int, name: str | None = None) -> Me:
@@ -172,7 +176,7 @@ class Wire:
 
 @pytest.fixture(scope="module")
 def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
-    cluster = Cluster(tmp_path_factory.mktemp("nodes"))
+    cluster = Cluster(tmp_path_factory.mktemp("nodes"), count=COUNT)
     cluster.start()
     yield Wire(cluster)
     cluster.stop()
@@ -271,7 +275,7 @@ def test_an_operator_aborts_all_of_a_transaction_at_the_node_of_any_partition(wi
     old = me._replace(epoch=me.epoch + 1)
     assert ErrorCode.invalid_producer_epoch == wire.markers(1, old, topic, elsewhere, False)
     assert ErrorCode.none == wire.markers(1, me, topic, elsewhere, False)
-    wait_until(lambda: "CompleteAbort" == wire.state(0, me))
+    wait_for(lambda: "CompleteAbort" == wire.state(0, me))
     for partition in range(COUNT):
         assert [] == wire.open_at(topic, partition)
 
@@ -331,7 +335,7 @@ def test_the_secret_of_the_nodes_is_told_over_a_private_socket_and_shown_nowhere
             with pytest.raises(AuthenticationError):
                 connection.open()
     assert secret not in cluster.output
-    for pid in [cluster.process.pid, *(cluster.pid(place) for place in range(COUNT))]:
+    for pid in [cluster.process.pid, *cluster.pids().values()]:
         for shown in ("cmdline", "environ"):
             assert secret.encode() not in Path(f"/proc/{pid}/{shown}").read_bytes()
     for file in cluster.data_dir.rglob("*"):
@@ -341,14 +345,14 @@ def test_the_secret_of_the_nodes_is_told_over_a_private_socket_and_shown_nowhere
 def test_while_the_coordinator_stands_still_producers_are_told_to_try_again(wire: Wire) -> None:
     topic, me = wire.topic(), wire.begin(0)
     partition, group = partition_at(topic, 1), name_at(1, f"group{next(_numbers)}")
-    with wire.cluster.standing_still(0):
+    with wire.cluster.standing_still(1):
         told = wire.write(me, topic, partition)
         assert told == ErrorCode.not_enough_replicas
         told = wire.commit_offset(1, me, group, topic, 5, 5)
         assert told == ErrorCode.coordinator_not_available
         assert [] == wire.open_at(topic, partition)
-    wait_until(lambda: ErrorCode.none == wire.write(me, topic, partition))
-    wait_until(lambda: ErrorCode.none == wire.commit_offset(1, me, group, topic, 5, 5))
+    wait_for(lambda: ErrorCode.none == wire.write(me, topic, partition))
+    wait_for(lambda: ErrorCode.none == wire.commit_offset(1, me, group, topic, 5, 5))
     assert me[1:] == wire.open_at(topic, partition)[0]
     wire.end(0, me, True)
     assert [] == wire.open_at(topic, partition)
@@ -368,7 +372,7 @@ def test_the_producers_of_a_job_end_their_transactions_by_one_decision(wire: Wir
     with KafkaCluster(ClientConfig.from_properties({"bootstrap.servers": wire.cluster.address})) as cluster:
         assert can_end_together(cluster.routing, job)
         end_together(cluster.routing, identities, commit)
-    wait_until(lambda: {"CompleteCommit" if commit else "CompleteAbort"} == {wire.state(place, me) for me in members})
+    wait_for(lambda: {"CompleteCommit" if commit else "CompleteAbort"} == {wire.state(place, me) for me in members})
     for partition in range(COUNT):
         assert [] == wire.open_at(topic, partition)
     assert (5 if commit else -1) == wire.offset(coordinator_of(group, COUNT), group, topic)
@@ -377,7 +381,7 @@ def test_the_producers_of_a_job_end_their_transactions_by_one_decision(wire: Wir
 def test_a_joint_decision_about_ids_of_several_nodes_is_refused(wire: Wire) -> None:
     members = [wire.begin(place) for place in range(COUNT)]
     asked = [own_apis.Member(*me) for me in members]
-    address = ("127.0.0.1", wire.cluster.ports()[0])
+    address = parts(wire.cluster.address)
     connection = Connection(address, ClientConfig(bootstrap=(address,)))
     connection.open()
     answer = connection.exchange(

@@ -14,13 +14,18 @@ class Topics:
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._settings: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
-        self._admin = AdminClient(self._settings)
+
+    def _admin(self) -> AdminClient:
+        """A new one each time: these objects may live as long as all tests, and a client must not outlive a file of them. It has
+        to live until its futures are done."""
+        return AdminClient(self._settings)
 
     def make(self, partitions: int = 2, name: str | None = None) -> str:
         """Create a topic with this name, or with a name of its own."""
         name = name or f"made-{next(_names)}"
         # Records here are of 1970, and the broker deletes expired records every five minutes.
-        self._done(self._admin.create_topics([NewTopic(name, partitions, config={"retention.ms": "-1"})]))
+        admin = self._admin()
+        self._done(admin.create_topics([NewTopic(name, partitions, config={"retention.ms": "-1"})]))
         return name
 
     def fill(self, partitions: int, each: int, start_ms: int = 1000) -> str:
@@ -50,13 +55,16 @@ class Topics:
         producer.abort_transaction(30)
 
     def grow(self, name: str, partitions: int) -> None:
-        self._done(self._admin.create_partitions([NewPartitions(name, partitions)]))
+        admin = self._admin()
+        self._done(admin.create_partitions([NewPartitions(name, partitions)]))
 
     def delete(self, name: str) -> None:
-        self._done(self._admin.delete_topics([name]))
+        admin = self._admin()
+        self._done(admin.delete_topics([name]))
 
     def delete_before(self, name: str, partition: int, offset: int) -> None:
-        self._done(self._admin.delete_records([TopicPartition(name, partition, offset)]))
+        admin = self._admin()
+        self._done(admin.delete_records([TopicPartition(name, partition, offset)]))
 
     @staticmethod
     def _done(futures: dict[Any, Any]) -> None:

@@ -37,27 +37,29 @@ class Cluster:
         self._callers.require(call, Operation.DESCRIBE, ResourceType.CLUSTER)
         alive = self._alive()
         node_ids = self._node_ids()
-        partitions = dict.fromkeys(node_ids, 0)
+        partitions = [0] * len(node_ids)
         for count in (counted(info, len(node_ids)) for info in call.work.each(self._logs.topics())):
             for place, number in count.items():
-                partitions[node_ids[place]] += number
+                partitions[place] += number
         return json_answer(
             {
                 "cluster_id": self._cluster_id,
                 "node_id": self._own.node_id,
                 "nodes": [
-                    {**_shown(node_id, alive.get(node_id)), "partitions": partitions[node_id]} for node_id in node_ids
+                    {**_shown(node_id, alive.get(node_id)), "partitions": partitions[place]}
+                    for place, node_id in enumerate(node_ids)
                 ],
             }
         )
 
-    def _node_ids(self) -> range:
+    def _node_ids(self) -> list[int]:
         nodes = self._logs.nodes
-        return range(self._own.node_id, self._own.node_id + 1) if nodes is None else nodes.node_ids
+        return [self._own.node_id] if nodes is None else nodes.node_ids
 
     def _alive(self) -> Mapping[int, Node]:
         nodes = self._logs.nodes
-        return {**({} if nodes is None else nodes.living), self._own.node_id: self._own}
+        living = () if nodes is None else nodes.living.values()
+        return {node.node_id: node for node in (*living, self._own)}
 
     def _register(self, registry: Registry) -> None:
         def read() -> Mapping[tuple[str, ...], float]:

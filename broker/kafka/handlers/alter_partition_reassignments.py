@@ -44,7 +44,7 @@ def _reassign(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
         if wanted.replicas is None:
             raise RequestError(ErrorCode.no_reassignment_in_progress, "The partition is not being reassigned.")
         check_replicas(context, wanted.replicas)
-        leader = context.leader_of(topic, wanted.partition_index)
+        leader = context.leader_of(topic, wanted.partition_index).node_id
         if list(wanted.replicas) != [leader]:
             raise RequestError(
                 ErrorCode.invalid_replica_assignment,

@@ -69,7 +69,7 @@ def _partition(context: KafkaContext, topic: str, partition: int) -> dict[str, A
             "last_caught_up_timestamp": now_ms,
         }
 
-    others = [] if context.nodes is None else sorted({*context.nodes.living, context.node_id} - {leader})
+    others = sorted(context.living_ids - {leader})
     return {
         "partition_index": partition,
         "error_code": ErrorCode.none,

@@ -73,13 +73,13 @@ def _topic(name: str, error: int, topic_id: UUID, partitions: list[dict[str, Any
 
 
 def _partition(context: KafkaContext, topic: str, number: int) -> dict[str, Any]:
-    node_id = context.leader_of(topic, number)
-    is_there = context.is_there(node_id)
+    leader = context.leader_of(topic, number)
+    node_id, is_there = leader.node_id, leader.is_there
     return {
         "error_code": ErrorCode.none if is_there else ErrorCode.leader_not_available,
         "partition_index": number,
         "leader_id": node_id if is_there else -1,
-        "leader_epoch": context.logs.leader_epoch,
+        "leader_epoch": leader.epoch,
         "replica_nodes": [node_id],
         "isr_nodes": [node_id] if is_there else [],
         # Null is allowed, and Kafka's own admin client does not survive it.

@@ -44,7 +44,7 @@ def _elect(context: KafkaContext, topic: str, partition: int) -> dict[str, Any]:
             topic, partition
         ):
             online_log(context, topic, partition)
-        elif not context.is_there(context.leader_of(topic, partition)):
+        elif not context.leader_of(topic, partition).is_there:
             raise StorageError("Its leader is being started again.")
         code, message = int(ErrorCode.election_not_needed), f"{topic}-{partition} has its preferred leader."
     except Refusal as error:

@@ -25,8 +25,6 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     request = call.body
     key_type = getattr(request, "key_type", GROUP)  # from version 1 on
     resource = _RESOURCES.get(key_type)
-    session = call.connection.session
-    told = session.told_moved
 
     def answer(key: str) -> dict[str, Any]:
         if resource is None:
@@ -36,11 +34,6 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         node = context.coordinator(transaction_key(key) if key_type == TRANSACTION else key, call.peer)
         if node is None:
             return _error(ErrorCode.coordinator_not_available, "Its node is being started again.")
-        epoch = None if context.nodes is None else context.nodes.moved.get(node.node_id)
-        if epoch is not None and (node.node_id, epoch) not in told:
-            # librdkafka compares coordinators by their ids, and stays with the old address of the same id unless there was none.
-            session.told_moved = session.told_moved | {(node.node_id, epoch)}
-            return _error(ErrorCode.coordinator_not_available, "Its node has come to another address; ask again.")
         host, port = node.endpoints[call.peer.listener]
         return {
             "error_code": ErrorCode.none,

@@ -385,15 +385,14 @@ class _Partitions(Collection[metadata.PartitionMetadata]):
 
     def __iter__(self) -> Iterator[metadata.PartitionMetadata]:
         context, topic = self.context, self.topic
-        epoch = context.logs.leader_epoch
         for number in self.work.each(range(self.count)):
             leader = context.leader_of(topic, number)
-            replicas = (leader,)
-            if context.is_there(leader):
-                yield metadata.PartitionMetadata(0, number, leader, epoch, replicas, replicas, ())
+            replicas = (leader.node_id,)
+            if leader.is_there:
+                yield metadata.PartitionMetadata(0, number, leader.node_id, leader.epoch, replicas, replicas, ())
             else:
                 error = ErrorCode.leader_not_available
-                yield metadata.PartitionMetadata(error, number, -1, epoch, replicas, (), replicas)
+                yield metadata.PartitionMetadata(error, number, -1, leader.epoch, replicas, (), replicas)
 
 
 API = Api(

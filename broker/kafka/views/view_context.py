@@ -58,10 +58,10 @@ class ViewContext:
         def handle(call: Call) -> Answer:
             info = self.topic_of(call, Operation.READ)
             numbers = _numbers(call, info)
-            owners = {nodes.leader_of(info.name, number): number for number in numbers}
+            owners = {nodes.place_of_owner(info.name, number): number for number in numbers}
             if len(owners) > 1:
                 raise HttpError(BAD_REQUEST, "Name a partition: those of the topic are on several nodes.")
-            if owners.keys() <= {nodes.node_id}:
+            if owners.keys() <= {nodes.place}:
                 return route.handler(call)
             (number,) = owners.values()
             return sent_to(nodes.owner_of(info.name, number), self.kafka.config.listeners, route.pattern, call)

@@ -130,8 +130,7 @@ class Brokers:
         if nodes is None:
             return [own]
         urls = {
-            node_id: url_of(node, self._context.config.listeners, call)
-            for node_id, node in sorted(nodes.living.items())
+            node.node_id: url_of(node, self._context.config.listeners, call) for _, node in sorted(nodes.living.items())
         }
         names = {node_id: url.partition("://")[2] for node_id, url in urls.items() if url is not None}
         return [*(names | {nodes.node_id: own}).values()]

@@ -211,7 +211,7 @@ def check_together(context: PulsarContext, parts: Sequence[TopicName]) -> None:
     nodes = context.logs.nodes
     if nodes is None:
         return
-    owners = {nodes.leader_of(*context.of_domain(part).partition_of(part)): part for part in parts}
+    owners = {nodes.place_of_owner(*context.of_domain(part).partition_of(part)): part for part in parts}
     if len(owners) > 1:
         raise Scattered(parts if {part.whole for part in parts} == {parts[0].whole} else ())
     for part in owners.values():

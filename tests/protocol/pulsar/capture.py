@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from protocol.pulsar.frames import command_type
 from protocol.pulsar.pulsar_pb2 import BaseCommand
-from tests.protocol.pulsar.stub_broker import stub_broker
+from tests.protocol.pulsar.stub_broker import StubBroker
 
 FILE = Path(__file__).parent / "golden" / "pulsar-client.json"
 TOPIC = "persistent://public/default/golden"
@@ -38,7 +38,7 @@ def connected(url: str) -> pulsar.Client:
 
 def published(send: Any, max_message_size: int = 5 << 20, **settings: Any) -> list[str]:
     """The SEND frames of a producer with these settings that ``send`` has used."""
-    with stub_broker(max_message_size=max_message_size) as broker:
+    with StubBroker(max_message_size=max_message_size) as broker:
         client = connected(broker.url)
         producer = client.create_producer(TOPIC, producer_name="golden", **settings)
         send(producer)
@@ -104,7 +104,7 @@ def capture() -> dict[str, Any]:
         sends["encrypted"] = published(ten, encryption_key="rsa", crypto_key_reader=reader, **batches)
     sends["key based"] = published(ten, batching_type=pulsar.BatchingType.KeyBased, **batches)
     sends["chunked"] = published(large, 1000, chunking_enabled=True, batching_enabled=False)
-    with stub_broker() as broker:
+    with StubBroker() as broker:
         client = connected(broker.url)
         consumer = client.subscribe(
             TOPIC, "golden", pulsar.ConsumerType.Shared, properties={"a": "b"}, consumer_name="c"

@@ -6,7 +6,6 @@ Blocking, a thread for each connection: enough for a real client to send what it
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from protocol.pulsar.deliveries import PONG, Deliveries, Receipts
@@ -21,52 +20,38 @@ from protocol.pulsar.pulsar_pb2 import (
     CommandSuccess,
 )
 from protocol.pulsar.sends import read_send
+from tests.client.gate import Gate
 
 Type = BaseCommand.Type
 LEDGER = 5
 
 
-class StubBroker:
-    """``deliveries`` are (entry, stored part) pairs, all sent when the first permits arrive."""
+class StubBroker(Gate):
+    """``with StubBroker() as broker``. ``deliveries`` are (entry, stored part) pairs, all sent when the first permits arrive."""
 
     def __init__(self, deliveries: Sequence[tuple[int, bytes]] = (), max_message_size: int = 5 << 20) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"pulsar://127.0.0.1:{self._listener.getsockname()[1]}"
+        super().__init__()
+        self.url = f"pulsar://{self.address}"
         self.max_message_size = max_message_size
         self.frames: list[bytes] = []
         self.acked = threading.Semaphore(0)
         self._deliveries = list(deliveries)
-        self._connections: list[socket.socket] = []
         self._entry = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.start()
 
     def of_type(self, number: int) -> list[bytes]:
         return [frame for frame in self.frames if command_type(frame) == number]
 
-    def close(self) -> None:
-        self._listener.close()
-        for connection in self._connections:
-            connection.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._connections.append(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, client: socket.socket) -> None:
         buffer = b""
         try:
-            while data := connection.recv(1 << 16):
+            while data := client.recv(1 << 16):
                 buffer += data
                 while (size := frame_size(buffer)) and size <= len(buffer):
                     frame, buffer = buffer[:size], buffer[size:]
                     self.frames.append(frame)
                     for answer in self._answers(frame):
-                        connection.sendall(answer)
+                        client.sendall(answer)
         except OSError:
             pass  # closed at the end of the test
 
@@ -131,12 +116,3 @@ _ANSWERS: dict[int, Callable[[StubBroker, Any], tuple[int, Any]]] = {
     Type.UNSUBSCRIBE: _success,
     Type.SEEK: _success,
 }
-
-
-@contextmanager
-def stub_broker(deliveries: Sequence[tuple[int, bytes]] = (), max_message_size: int = 5 << 20) -> Iterator[StubBroker]:
-    broker = StubBroker(deliveries, max_message_size)
-    try:
-        yield broker
-    finally:
-        broker.close()

@@ -10,7 +10,7 @@ from protocol.kafka.records.records import build_batch
 from protocol.pulsar.acks import Ack, read_ack
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 from protocol.translation.to_pulsar import Translated, to_pulsar
-from tests.protocol.pulsar.stub_broker import StubBroker, stub_broker
+from tests.protocol.pulsar.stub_broker import StubBroker
 
 NOW = 1_700_000_000_000
 TOPIC = "persistent://public/default/t"
@@ -47,7 +47,7 @@ def test_client_gets_keys_values_headers_times_and_ids(codec: int) -> None:
         (b"\xff\x00", b"", [("\u00e9", "\u00fc".encode())], NOW + 2),
     ]
     batch = build_batch(records, base_offset=40, compression=codec)
-    with stub_broker(delivered(to_pulsar(batch, 0, read_header(batch)))) as broker:
+    with StubBroker(delivered(to_pulsar(batch, 0, read_header(batch)))) as broker:
         one, two, three = received(broker, 3, 1)
         (ack,) = (read_ack(frame) for frame in broker.of_type(BaseCommand.Type.ACK))
     assert [b"one", b"two", b""] == [message.data() for message in (one, two, three)]
@@ -65,7 +65,7 @@ def test_the_client_acknowledges_all_of_a_compacted_batch() -> None:
     """It would never acknowledge an entry with a message that it does not get."""
     records = [(b"k", b"%d" % i, [], NOW) for i in range(4)]
     batch = build_batch(records, base_offset=40, offsets=[41, 42, 45, 47], last_offset_delta=9)
-    with stub_broker(delivered(to_pulsar(batch, 0, read_header(batch)))) as broker:
+    with StubBroker(delivered(to_pulsar(batch, 0, read_header(batch)))) as broker:
         messages = received(broker, 4, 3)
         acked = {entry for frame in broker.of_type(BaseCommand.Type.ACK) for entry in entries_of(read_ack(frame))}
     assert [b"0", b"1", b"2", b"3"] == [message.data() for message in messages]
@@ -79,6 +79,6 @@ def test_the_client_acknowledges_all_of_a_compacted_batch() -> None:
 def test_client_takes_record_larger_than_the_message_limit() -> None:
     value = b"0123456789" * (1 << 20)
     batch = build_batch([(None, value, [], NOW)], base_offset=1, compression=4)
-    with stub_broker(delivered(to_pulsar(batch, 0, read_header(batch)))) as broker:
+    with StubBroker(delivered(to_pulsar(batch, 0, read_header(batch)))) as broker:
         (message,) = received(broker, 1, 1)
     assert value == message.data()
