@@ -17,7 +17,7 @@ from broker.cluster.nodes import owner_of
 from tests.durable.durable_broker import durable_postgres, wait_until
 from tests.durable.machine_load import PARTITIONS, Transacting, Writing, make, stored
 from tests.durable.machines import Cluster, Machine
-from tests.durable.postgres import PostgresServer
+from tests.durable.postgres import PostgresServer, shared_server
 from tests.durable.proxy import Proxy
 from tests.process.broker_process import PATIENCE_S
 
@@ -150,8 +150,8 @@ def put_between(cluster: Cluster, proxies: list[Proxy], listener: str) -> None:
         for node, about in connection.execute("SELECT node, about FROM broker.nodes ORDER BY node").fetchall():
             told = json.loads(str(about))
             host, port = told["endpoints"][listener]
-            proxies.append(Proxy(port))
-            told["endpoints"][listener] = [host, proxies[-1].port]
+            proxies.append(Proxy(port, host))
+            told["endpoints"][listener] = ["127.0.0.1", proxies[-1].port]
             connection.execute("UPDATE broker.nodes SET about = %s WHERE node = %s", (json.dumps(told), node))
 
 
@@ -224,6 +224,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     for parent in [disk, *disk.parents]:  # its own user has to reach it
         if parent.stat().st_uid == os.getuid() and str(parent) != "/":
             parent.chmod(parent.stat().st_mode | 0o011)
+    shared_server()  # what all servers are copied from is made elsewhere
     monkeypatch.setattr(tempfile, "tempdir", str(disk))
     yield disk
     subprocess.run(["umount", "-l", str(disk)], check=True)
