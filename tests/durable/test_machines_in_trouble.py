@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from broker.cluster.nodes import owner_of
+from broker.metadata.postgres_cluster import SEEN_S
 from tests.durable.durable_broker import durable_postgres, wait_until
 from tests.durable.machine_load import PARTITIONS, Transacting, Writing, make, stored
 from tests.durable.machines import Cluster, Machine
@@ -65,6 +66,19 @@ def test_a_data_directory_is_used_by_one_machine(cluster: Cluster) -> None:
     assert f"uses {first.data_dir}: stop it" in second.output
     assert first.process.poll() is None
     assert len(cluster.serving()) == NODES
+
+
+def test_nothing_is_handed_over_to_a_machine_that_was_just_lost(cluster: Cluster) -> None:
+    first, second = cluster.start(2)
+
+    def handed_over() -> int:
+        return [event["event"] for event in second.events].count("node_handed_over")
+
+    before = handed_over()
+    first.lose()
+    cluster.wait_for_all([second])
+    time.sleep(SEEN_S)  # for so long the other one counts as being there
+    assert before == handed_over()
 
 
 def test_machines_of_different_versions_say_so(cluster: Cluster) -> None:
