@@ -114,7 +114,7 @@ sim: $(VENV)/.stamp-test ## simulate the whole broker (SEEDS=1-2000)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
 kill: $(VENV)/.stamp-test ## kill -9 the broker, or one of several nodes, under load, many times (CYCLES=200)
-	@BROKER_KILL_CYCLES=$(CYCLES) $(BIN)/python -m pytest tests/process/test_kill.py tests/process/test_nodes_kill.py
+	@BROKER_KILL_CYCLES=$(CYCLES) $(BIN)/python -m pytest tests/process/test_kill.py tests/process/test_nodes_kill.py tests/process/test_nodes_java.py
 
 kill-sink: $(VENV)/.stamp-test ## kill -9 a streaming query, and the broker, at every step of the sink's commit
 	@ALL_KILLS=1 $(BIN)/python -m pytest tests/spark/test_sink_kill.py

@@ -19,6 +19,8 @@ import attrs
 from broker.config.listener import NODES_LISTENER
 from broker.errors import StorageError
 from broker.metadata.catalogue import Catalogue
+from broker.metrics import HistogramCell, names
+from broker.runtime.clock import SystemClock
 from broker.runtime.disk import Disk
 from broker.runtime.threads import Event, Lock, RLock, run_aside
 from protocol.kafka.api_keys import ApiKey
@@ -75,18 +77,20 @@ def leader_epoch(catalogue: Catalogue, count: int) -> int:
 class Node:
     """``node_id``: as clients know it. On several machines it names the machine, too, so that a node which has moved is another
     broker to them: clients compare ids and not addresses. ``endpoints``: host and port by the listener's name. ``epoch``: higher
-    for each process that has had the node's place, where an earlier one may still run: on several machines."""
+    for each process that has had the node's place, where an earlier one may still run: on several machines, of which ``machine``
+    is the one's name that has the node."""
 
     node_id: int
     endpoints: Mapping[str, tuple[str, int]]
     rack: str | None = None
     epoch: int = 0
+    machine: str | None = None
 
 
 def node_of(about: Mapping[str, Any]) -> Node:
     """From what a node has told the others about itself, as JSON has it."""
     endpoints = {name: (str(host), int(port)) for name, (host, port) in about["endpoints"].items()}
-    return Node(int(about["node_id"]), endpoints, about["rack"], int(about.get("epoch", 0)))
+    return Node(int(about["node_id"]), endpoints, about["rack"], int(about.get("epoch", 0)), about.get("machine"))
 
 
 def moved_id(first_id: int, machine: int, place: int, count: int) -> int:
@@ -178,6 +182,7 @@ class Nodes:
         self._depth = 0  # guarded by it: a change may be a part of a larger one
         self._pause = Event()
         self._settling = Lock()  # guards what follows
+        self.settle_seconds = HistogramCell(names.CLUSTER_SETTLE_SECONDS.bounds)
         self._is_settling = False
         self._waiting: list[Callable[[], object]] = []
 
@@ -268,7 +273,12 @@ class Nodes:
 
     def settle(self) -> bool:
         """Wait until each living node has in force what is in the catalogue now. False: one has not for a long time."""
-        return self._shared.settle(SETTLE_S, self.node_id)
+        began = SystemClock.monotonic()
+        try:
+            return self._shared.settle(SETTLE_S, self.node_id)
+        finally:
+            with self._settling:
+                self.settle_seconds.observe(SystemClock.monotonic() - began)
 
     def when_settled(self, call: Callable[[], object]) -> None:
         """``settle``, and then call this, on another thread. For any thread; it does not block."""

@@ -155,8 +155,11 @@ class HttpService:
         head = request.head
         assert head is not None
         target = parse_target(head.event.target)
-        targets.check(head.headers, target.authority, request.connection.peer.local[0], self._settings.hosts)
-        route, names = self._router.match(head.event.method.decode("ascii"), target.segments)
+        method = head.event.method.decode("ascii")
+        of_page = method == "GET" and list(target.segments) == [""]
+        local = request.connection.peer.local[0]
+        targets.check(head.headers, target.authority, local, self._settings.hosts, of_page=of_page)
+        route, names = self._router.match(method, target.segments)
         return _Decision(route, names, target.query)
 
     def _answer(self, request: HttpRequest, prepared: _Decision | HttpError) -> Answer:

@@ -8,7 +8,8 @@ rules keep such pages out; neither affects clients that are not browsers:
 - The header Host must name this broker: a loopback name or address, the address that the connection was made to, the listener's
   own or advertised host, or one of `http_allowed_hosts`. A site that points its own name at this machine (DNS rebinding), so that
   the browser takes the answers for the site's own, still appears in Host.
-- A request that a browser marks as another site's (Origin, Sec-Fetch-Site) is refused. CORS is not supported.
+- A request that a browser marks as another site's (Origin, Sec-Fetch-Site) is refused. CORS is not supported. Only links to the
+  broker's page may be followed from elsewhere: that file is the same for everybody, and no other page can frame it.
 
 So the broker's own pages work, and a page of another port of this machine counts as foreign.
 """
@@ -86,9 +87,11 @@ _ORIGIN = re.compile(r"https?://(.+)")
 _OWN = ("same-origin", "none")
 
 
-def check(headers: Mapping[str, str], authority: str | None, local: str, allowed: Collection[str]) -> None:
+def check(
+    headers: Mapping[str, str], authority: str | None, local: str, allowed: Collection[str], *, of_page: bool = False
+) -> None:
     """Raises HttpError. ``authority``: if the target is a whole URL, which replaces Host. ``local``: the broker's
-    address on this connection. ``allowed``: hosts in lower case."""
+    address on this connection. ``allowed``: hosts in lower case. ``of_page``: the broker's page itself is asked for."""
     named = headers.get("host") if authority is None else authority
     if named is not None:  # else it is HTTP/1.0, which no browser speaks
         host = host_of(named)
@@ -104,5 +107,10 @@ def check(headers: Mapping[str, str], authority: str | None, local: str, allowed
         match = _ORIGIN.fullmatch(origin)
         if match is None or named is None or match[1].lower() != named.lower():
             raise HttpError(FORBIDDEN, "Requests of other origins are refused.")
-    if headers.get("sec-fetch-site", "none").lower() not in _OWN:
+    if headers.get("sec-fetch-site", "none").lower() not in _OWN and not (of_page and _is_visit(headers)):
         raise HttpError(FORBIDDEN, "Requests of other sites are refused.")
+
+
+def _is_visit(headers: Mapping[str, str]) -> bool:
+    """Whether the browser shows the answer in a tab of its own, because somebody has followed a link."""
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"

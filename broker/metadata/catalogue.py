@@ -21,6 +21,8 @@ from typing import NamedTuple, Protocol
 
 import attrs
 
+from broker.metrics import HistogramCell
+
 # A group's commit for one partition: topic, partition, offset, leader epoch, metadata, commit time (wall clock, ms).
 # A plain tuple, because consumers commit at the rate at which they poll.
 OffsetRow = tuple[str, int, int, int, str | None, int]
@@ -132,6 +134,9 @@ class RemoteFile(NamedTuple):
 
 
 class Catalogue(Protocol):
+    seconds: HistogramCell | None
+    """How long it took to read and to change it. None: it is a file of this process."""
+
     # Topics ---------------------------------------------------------------------------------------------------------
 
     def topics(self, names: Collection[str] | None = None) -> list[TopicRow]:

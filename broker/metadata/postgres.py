@@ -20,7 +20,7 @@ from broker.metadata.copying import copy_catalogue
 from broker.metadata.postgres_connection import Address, Cursor
 from broker.metadata.postgres_database import PostgresDatabase, Snapshot
 from broker.metadata.postgres_feed import PostgresFeed, told_names, told_table
-from broker.metadata.sql import SqlCatalogue, Statements
+from broker.metadata.sql import SqlCatalogue, Statements, Timed
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metadata.sqlite_database import SqliteDatabase
 
@@ -36,7 +36,9 @@ class PostgresCatalogue(SqlCatalogue):
         """``feed``: of one of several nodes."""
         self.database = PostgresDatabase(address) if database is None else database
         transactions = _Transactions(self.database) if feed is None else _ToldTransactions(self.database, feed)
-        super().__init__(transactions, _lock)
+        timed = Timed(transactions)
+        super().__init__(timed, _lock)
+        self.seconds = timed.seconds
 
 
 class _Transactions:

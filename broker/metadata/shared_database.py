@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from broker.errors import StorageError, UnknownOutcome
 from broker.metadata.shared_wire import ERRORS, decode, encode
-from broker.metadata.sql import Statements
+from broker.metadata.sql import Statements, Timed
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.channel import Channel, ChannelClosed
 from broker.runtime.threads import Lock
@@ -155,4 +155,6 @@ class SharedCatalogue(SqliteCatalogue):
 
     def __init__(self, path: str, channel: Channel, settling: Channel | None = None) -> None:
         self.shared = SharedDatabase(channel, settling)
-        super().__init__(path, self.shared)
+        timed = Timed(self.shared)
+        super().__init__(path, timed)
+        self.seconds = timed.seconds

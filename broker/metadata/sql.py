@@ -29,6 +29,9 @@ from broker.metadata.catalogue import (
     TopicRow,
     TransactionRow,
 )
+from broker.metrics import HistogramCell, names
+from broker.runtime.clock import SystemClock
+from broker.runtime.threads import Lock
 
 T = TypeVar("T")
 
@@ -120,12 +123,42 @@ class Transactions(Protocol):
     def close(self) -> None: ...
 
 
+class Timed:
+    """``Transactions`` of another process, and how long they have taken."""
+
+    def __init__(self, database: Transactions) -> None:
+        self._database = database
+        self._lock = Lock()
+        self.seconds = HistogramCell(names.CATALOGUE_SECONDS.bounds)  # guarded by it
+        self.copy, self.close = database.copy, database.close
+
+    def write(self, change: Callable[[Statements], T]) -> T:
+        began = SystemClock.monotonic()
+        try:
+            return self._database.write(change)
+        finally:
+            self._took(began)
+
+    def read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        began = SystemClock.monotonic()
+        try:
+            return self._database.read(sql, values)
+        finally:
+            self._took(began)
+
+    def _took(self, began: float) -> None:
+        with self._lock:
+            self.seconds.observe(SystemClock.monotonic() - began)
+
+
 def _no_lock(statements: Statements, table: str) -> None:
     """SQLite runs one change at a time."""
 
 
 class SqlCatalogue:
     """``Catalogue``."""
+
+    seconds: HistogramCell | None = None
 
     def __init__(self, database: Transactions, lock: Callable[[Statements, str], None] = _no_lock) -> None:
         """``lock(statements, table)`` keeps other transactions from changing the table until this one ends."""

@@ -123,6 +123,11 @@ PARTITIONS = _gauge("kafka_server_replicamanager_partitioncount", "Partitions th
 CLUSTER_NODES = _gauge(
     "broker_cluster_nodes", "Nodes of the cluster: `alive`, or `away` and being started again.", "state"
 )
+CLUSTER_SETTLE_SECONDS = _histogram(
+    "broker_cluster_settle_seconds",
+    "How long a change has waited until all of several nodes had it in force (s).",
+    _FSYNC_BOUNDS,
+)
 OFFLINE_PARTITIONS = _gauge(
     "kafka_controller_kafkacontroller_offlinepartitionscount",
     "Partitions that cannot be used because the machine failed.",
@@ -151,6 +156,11 @@ JOURNAL_FLUSH_SECONDS = _histogram(
 )
 JOURNAL_ROWS = _gauge("broker_journal_rows", "Rows of the journal: a take-over reads them all.")
 JOURNAL_SIZE = _gauge("broker_journal_size_bytes", "Bytes of the journal's rows and of their objects.")
+CATALOGUE_SECONDS = _histogram(
+    "broker_catalogue_seconds",
+    "How long it took to read or change a catalogue that another process has (s): PostgreSQL, or the one of several nodes.",
+    _FSYNC_BOUNDS,
+)
 OWNER_EPOCH = _gauge("broker_owner_epoch", "How often the state has been taken over.")
 OWNER_LEADING = _gauge(
     "broker_owner_leading", "Whether this broker has its lease (1). Without it, it serves nobody (0)."

@@ -19,7 +19,7 @@ log = get_logger("cluster")
 PLACE, PORTS = "BROKER_NODE_PLACE", "BROKER_NODE_PORTS"
 
 _AGAIN_S, _AGAIN_MAX_S = 0.2, 10.0
-_STEADY_S = 30.0
+_STEADY_S = 5.0
 
 
 def ports_text(about: Mapping[str, Any]) -> str:

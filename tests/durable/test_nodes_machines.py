@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
 from tests.durable.durable_broker import durable_postgres, wait_until
 from tests.durable.machine_load import PARTITIONS, Reading, Transacting, Writing, client, make, stored
 from tests.durable.machines import Cluster, Machine
+from tests.process import test_nodes_hops as hops
 from tests.process.broker_process import PATIENCE_S
 
 NODES = 3
@@ -26,9 +27,9 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with durable_postgres() as postgres:
-        made = Cluster(tmp_path, postgres, NODES)
+        made = Cluster(tmp_path, postgres, NODES, *getattr(request, "param", ()))
         yield made
         made.end()
 
@@ -52,6 +53,16 @@ def test_topics_and_records_are_at_any_machine(cluster: Cluster) -> None:
     writing.start()
     writing.go_on()
     assert writing.finish() == stored(cluster, "t0")
+
+
+@pytest.mark.parametrize("cluster", [hops.SETTINGS], indirect=True, ids=["acl"])
+def test_a_client_that_hops_between_machines_lives_as_well_as_any_other(cluster: Cluster) -> None:
+    cluster.start(2)
+    brokers = AdminClient(client(cluster)).list_topics().brokers
+    assert NODES == len(brokers)
+    addresses = {node_id: f"{broker.host}:{broker.port}" for node_id, broker in brokers.items()}
+    for place in range(NODES):
+        hops.live(addresses, place)
 
 
 def test_a_machine_is_lost_and_comes_back(cluster: Cluster) -> None:

@@ -82,8 +82,8 @@ def test_http_sends_clients_to_the_machine_that_has_the_partition(cluster: Clust
     writing.go_on()
     written = writing.finish()
 
-    def read_everywhere() -> set[int]:
-        """From each node, records of each partition. The brokers' ids."""
+    def read_everywhere() -> dict[int, str]:
+        """From each node, records of each partition. Which machine has which broker."""
         endpoints = cluster.endpoints("http")
         redirected = 0
         for at in endpoints.values():
@@ -101,13 +101,14 @@ def test_http_sends_clients_to_the_machine_that_has_the_partition(cluster: Clust
         described = [ask(at, "/api/v1/cluster")[1]["nodes"] for at in endpoints.values()]
         assert [described[0]] * NODES == described
         assert all(node["alive"] and 2 == node["partitions"] for node in described[0])
-        return {node["node_id"] for node in described[0]}
+        return {node["node_id"]: node["machine"] for node in described[0]}
 
     before = read_everywhere()
     first.lose()
     cluster.wait_for_all([second])
     after = read_everywhere()
-    assert before != after
+    assert before.keys() != after.keys()
+    assert (2, 1) == (len({*before.values()}), len({*after.values()}))
     assert {0, 1, 2} == {(node_id - 1) % NODES for node_id in after}
 
 

@@ -8,9 +8,11 @@ from broker.web.routes import HttpError
 ALLOWED = {"broker.example"}
 
 
-def status(headers: dict[str, str], authority: str | None = None, local: str = "192.0.2.1") -> int:
+def status(
+    headers: dict[str, str], authority: str | None = None, local: str = "192.0.2.1", of_page: bool = False
+) -> int:
     try:
-        check(headers, authority, local, ALLOWED)
+        check(headers, authority, local, ALLOWED, of_page=of_page)
     except HttpError as error:
         return error.status
     return 200
@@ -68,3 +70,20 @@ def test_an_origin_has_to_be_this_very_listener(origin: str, expected: int) -> N
 )
 def test_browser_s_site_header_can_refuse_a_request(site: str, expected: int) -> None:
     assert expected == status({"host": "localhost", "sec-fetch-site": site})
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown", "of_page", "expected"),
+    [
+        ("navigate", "document", True, 200),
+        ("navigate", "document", False, 403),
+        ("navigate", "iframe", True, 403),
+        ("cors", "empty", True, 403),
+        ("no-cors", "document", True, 403),
+    ],
+)
+def test_links_of_other_sites_lead_to_the_page_only(mode: str, shown: str, of_page: bool, expected: int) -> None:
+    headers = {"host": "localhost", "sec-fetch-site": "cross-site", "sec-fetch-mode": mode, "sec-fetch-dest": shown}
+    assert expected == status(headers, of_page=of_page)
+    assert 403 == status(headers | {"origin": "http://evil.example"}, of_page=of_page)
+    assert 403 == status(headers | {"host": "evil.example"}, of_page=of_page)

@@ -28,7 +28,7 @@ from broker.http.api.cluster import Cluster as ClusterApi
 from broker.kafka import metrics as kafka_metrics
 from broker.kafka import metrics as share_metrics
 from broker.kafka.configs.client_metrics import FACTS
-from broker.metrics import Registry, names
+from broker.metrics import HistogramCell, Registry, names
 from broker.metrics.metric import Kind, Metric
 from broker.network import metrics as network_metrics
 from broker.network.quota import ConnectionQuotas
@@ -292,19 +292,34 @@ by(World.push_metrics, names.CLIENT_INSTANCES, names.CLIENT_METRICS)
 by(World.create, names.PARTITIONS, names.TOPIC_PARTITIONS)
 
 
-@itself(names.CLUSTER_NODES)
+@itself(names.CLUSTER_NODES, names.CLUSTER_SETTLE_SECONDS, names.CATALOGUE_SECONDS)
 def _cluster_nodes(world: World) -> None:
-    """This broker's as if it were one of two nodes: then the other one comes."""
-    nodes = mock.Mock(node_ids=range(1, 3), living={})
+    """This broker's as if it were one of two nodes: then the other one comes, and hears of a change."""
+    settled, catalogue = (
+        HistogramCell(metric.bounds) for metric in (names.CLUSTER_SETTLE_SECONDS, names.CATALOGUE_SECONDS)
+    )
+    nodes = mock.Mock(node_ids=range(1, 3), living={}, settle_seconds=settled)
     server = world.server
     addresses = {"kafka": ("127.0.0.1", 9092)}
     listeners = [listener for listener in server.config.listeners if listener.name == "kafka"]
     registry = Registry()
     surroundings: Any = SimpleNamespace(
-        cluster_id="", callers=None, config=server.config, listeners=listeners, addresses=addresses, metrics=registry
+        cluster_id="",
+        callers=None,
+        config=server.config,
+        listeners=listeners,
+        addresses=addresses,
+        metrics=registry,
+        catalogue=SimpleNamespace(seconds=catalogue),
     )
     ClusterApi(surroundings, SimpleNamespace(nodes=nodes))  # type: ignore[arg-type]
-    world.moves(lambda: nodes.living.update({2: Node(2, {})}), registry)
+
+    def change() -> None:
+        nodes.living.update({2: Node(2, {})})
+        settled.observe(0.1)
+        catalogue.observe(0.1)
+
+    world.moves(change, registry)
 
 
 @itself(names.REQUEST_ERRORS)

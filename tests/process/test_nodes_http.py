@@ -1,5 +1,7 @@
 """HTTP at several nodes: any of them describes the cluster, and sends clients to the node that has what they ask for."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -43,6 +45,15 @@ def test_each_node_describes_the_whole_cluster(nodes: Nodes) -> None:
     ]
 
 
+def test_metrics_say_how_long_the_catalogue_and_the_other_nodes_take(nodes: Nodes) -> None:
+    counts: Counter[str] = Counter()
+    for at in nodes.endpoints("http").values():
+        found = re.findall(r"^(\w+_seconds)_count (\d+)", nodes.call("GET", "/metrics", at=at)[1], re.MULTILINE)
+        assert int(dict(found)["broker_catalogue_seconds"]) > 0
+        counts.update({name: int(number) for name, number in found})
+    assert counts["broker_cluster_settle_seconds"] > 0  # the topic was made by one of them
+
+
 def test_records_of_a_partition_are_read_through_any_node(nodes: Nodes) -> None:
     redirected = 0
     for at in nodes.endpoints("http").values():
@@ -63,6 +74,12 @@ def test_the_figures_of_a_topic_say_how_many_partitions_they_are_of(nodes: Nodes
     found = [nodes.call("GET", "/api/v1/topics/orders", at=at)[1] for at in nodes.endpoints("http").values()]
     assert [(6, 2, 2)] * 3 == [(each["partition_count"], each["partitions_here"], each["messages"]) for each in found]
     assert list(range(PARTITIONS)) == sorted(one["partition"] for each in found for one in each["partitions"])
+
+
+def test_the_listener_of_nodes_is_not_shown(nodes: Nodes) -> None:
+    for at in nodes.endpoints("http").values():
+        listeners = nodes.call("GET", "/api/v1/overview", at=at)[1]["listeners"]
+        assert {"http", "kafka"} == {listener["name"] for listener in listeners}
 
 
 def test_a_group_is_described_by_its_coordinator(nodes: Nodes) -> None:

@@ -8,12 +8,15 @@ tests/process/test_nodes_http.py.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from broker.cluster.nodes import Node, owner_of
 from broker.config.listener import NODES_LISTENER
-from broker.metrics import Registry, names
-from broker.part import Surroundings, endpoints
+from broker.metrics import HistogramCell, Registry, names
+from broker.metrics.registry import Ranges
+from broker.network.service import Peer
+from broker.part import Surroundings, as_reached, endpoints
 from broker.security.acl import Operation, ResourceType
 from broker.storage.config import TopicInfo
 from broker.storage.log_manager import LogManager
@@ -28,7 +31,7 @@ class Cluster:
         self._logs = logs
         config = surroundings.config
         self._own = Node(config.node_id, endpoints(surroundings), config.broker_rack)
-        self._register(surroundings.metrics)
+        self._register(surroundings.metrics, surroundings.catalogue.seconds)
 
     def routes(self) -> list[Route]:
         return [Route("GET", "/api/v1/cluster", self.describe)]
@@ -46,7 +49,7 @@ class Cluster:
                 "cluster_id": self._cluster_id,
                 "node_id": self._own.node_id,
                 "nodes": [
-                    {**_shown(node_id, alive.get(node_id)), "partitions": partitions[place]}
+                    {**_shown(node_id, alive.get(node_id), call.peer), "partitions": partitions[place]}
                     for place, node_id in enumerate(node_ids)
                 ],
             }
@@ -59,14 +62,22 @@ class Cluster:
     def _alive(self) -> Mapping[int, Node]:
         nodes = self._logs.nodes
         living = () if nodes is None else nodes.living.values()
-        return {node.node_id: node for node in (*living, self._own)}
+        return {node.node_id: node for node in (self._own, *living)}
 
-    def _register(self, registry: Registry) -> None:
+    def _register(self, registry: Registry, catalogue_seconds: HistogramCell | None) -> None:
         def read() -> Mapping[tuple[str, ...], float]:
             alive = len(self._alive())
             return {("alive",): alive, ("away",): len(self._node_ids()) - alive}
 
         registry.gauge(names.CLUSTER_NODES, read)
+        nodes = self._logs.nodes
+        settle_seconds = None if nodes is None else nodes.settle_seconds
+        registry.read_histogram(names.CLUSTER_SETTLE_SECONDS, partial(_ranges, settle_seconds))
+        registry.read_histogram(names.CATALOGUE_SECONDS, partial(_ranges, catalogue_seconds))
+
+
+def _ranges(cell: HistogramCell | None) -> Mapping[tuple[str, ...], Ranges]:
+    return {} if cell is None else {(): (list(cell.counts), cell.sum)}
 
 
 def counted(info: TopicInfo, nodes: int) -> dict[int, int]:
@@ -76,12 +87,14 @@ def counted(info: TopicInfo, nodes: int) -> dict[int, int]:
     return {(first + each) % nodes: whole + (each < rest) for each in range(min(nodes, info.partitions))}
 
 
-def _shown(node_id: int, node: Node | None) -> dict[str, Any]:
+def _shown(node_id: int, node: Node | None, peer: Peer) -> dict[str, Any]:
     return {
         "node_id": node_id,
         "alive": node is not None,
         "rack": None if node is None else node.rack,
-        "endpoints": {} if node is None else {name: _address(*each) for name, each in _sorted(node)},
+        "machine": None if node is None else node.machine,
+        "epoch": 0 if node is None else node.epoch,
+        "endpoints": {} if node is None else {name: _address(*as_reached(at, peer)) for name, at in _sorted(node)},
     }
 
 

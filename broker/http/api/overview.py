@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from broker.config import BrokerConfig, Listener
+from broker.config.listener import NODES_LISTENER
 from broker.metrics import Registry, names
 from broker.network.socket_server import SocketServer
 from broker.runtime.clock import Clock
@@ -83,6 +84,7 @@ class Overview:
                     "connections": connections.get(listener.name, 0),
                 }
                 for listener in whole.listeners
+                if listener.name != NODES_LISTENER  # where nodes ask each other: clients are not told of it
             ],
             "rates": {
                 name: round(values.get(name, 0.0), 3)

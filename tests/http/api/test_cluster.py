@@ -25,6 +25,8 @@ def test_a_broker_alone_has_all_partitions() -> None:
                     "node_id": 1,
                     "alive": True,
                     "rack": "r1",
+                    "machine": None,
+                    "epoch": 0,
                     "endpoints": {"http": address("http"), "kafka": address("kafka")},
                     "partitions": 5,
                 }
@@ -33,6 +35,8 @@ def test_a_broker_alone_has_all_partitions() -> None:
         metrics = api.raw("/metrics")[1].decode()
         assert 'broker_cluster_nodes{state="alive"} 1' in metrics
         assert 'broker_cluster_nodes{state="away"} 0' in metrics
+        assert "broker_cluster_settle_seconds_count" not in metrics
+        assert "broker_catalogue_seconds_count" not in metrics
 
 
 @given(st.text(max_size=20), st.integers(1, 50), st.integers(1, 9))

@@ -175,5 +175,13 @@ def test_everybody_may_ask_without_logins_and_acls() -> None:
 def test_a_page_of_another_site_gets_nothing() -> None:
     with api_broker() as made:
         for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example"}):
-            for path in ("/api/v1/overview", "/api/v1/live", "/metrics"):
+            for path in ("/", "/page/main.js", "/api/v1/overview", "/api/v1/live", "/metrics"):
                 assert 403 == status(made, path, headers), (path, headers)
+
+
+def test_a_link_of_another_site_leads_to_the_page_and_nowhere_else() -> None:
+    followed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    with api_broker() as made:
+        assert 200 == status(made, "/", followed)
+        for path in ("/page/main.js", "/api/v1/overview", "/api/v1/live", "/metrics", "/healthz"):
+            assert 403 == status(made, path, followed), path

@@ -81,8 +81,10 @@ export async function ask(path, parameters, signal, accept = "application/json")
   const { number } = access;
   let reply;
   try {
-    reply = await fetch(address(path, parameters), { signal, headers, cache: "no-store" });
+    reply = await fetch(address(path, parameters), { signal, headers, cache: "no-store", redirect: "manual" });
     setLink(true);
+    // A redirect leads to another node, which a page of this one may not ask.
+    if (reply.type === "opaqueredirect") throw new ApiError(307, "Another node has this. The overview leads to the pages of the nodes.");
     if (reply.status === 200) return reply;
     const body = await reply.text();
     if (reply.status === 401 && number === access.number && !access.wanted) {

@@ -41,7 +41,8 @@ const About = ({ topic }) => html`
     ${count(topic.offline)} of ${count(topic.partitions?.length)} partitions are offline. The table says why.
   <//>`}
   <${Figures} items=${[
-    { label: "partitions", value: count(topic.partitions?.length) },
+    { label: "partitions", value: count(topic.partition_count) },
+    topic.partitions_here < topic.partition_count && { label: "of these here", value: count(topic.partitions_here), title: "The figures are those of the partitions that this node has." },
     { label: "messages", value: count(topic.messages) },
     { label: "size", value: bytes(topic.log_bytes) },
     { label: "messages in", value: rate(topic.messages_in_rate) },
