@@ -11,7 +11,7 @@ Tests: tests/cluster/test_nodes.py.
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import attrs
@@ -118,6 +118,14 @@ class Held(Protocol):
     def close(self) -> None: ...
 
 
+class Pinning(Protocol):
+    """A backup that all nodes pin together (``storage/backup/together.py``)."""
+
+    def moment(self) -> None: ...
+
+    def staged(self) -> None: ...
+
+
 # The mechanism and the names by which nodes log in with each other.
 MECHANISM = "SCRAM-SHA-256"
 SECRET_BYTES = 32
@@ -155,11 +163,13 @@ class Nodes:
         lock_topics: Callable[[float], Held] | None = None,
         epoch: int = 0,
         node_id: int | None = None,
+        pin: Callable[[str, str], AbstractContextManager[Pinning]] | None = None,
     ) -> None:
         """``place`` of this node, from 0 on; node ids begin with ``first_id``. ``data_dir``: of all nodes. ``secret``: the
         password by which nodes log in with each other; never shown. ``link``: to the node whose listener for nodes is at
         this address. ``lock_topics``: of nodes on several machines, waits so many s for the lock; None: it is a file, as the
-        directories of all nodes are here. ``node_id``: this node's; None: the one that follows from its place."""
+        directories of all nodes are here. ``node_id``: this node's; None: the one that follows from its place. ``pin``: begins a
+        backup of all nodes, from its id and the directory that its files are pinned in; None: they have no disk in common."""
         assert 0 <= place < count, (place, count)
         self.place = place
         self.epoch = epoch  # as ``Node.epoch``
@@ -172,6 +182,7 @@ class Nodes:
             place: Node(self.node_id, {}, epoch=epoch)
         }
         self.secret = secret
+        self.pin = pin
         self._link = link
         self._data_dir = data_dir
         self._disk = disk

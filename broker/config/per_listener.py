@@ -3,6 +3,7 @@
 import attrs
 
 from broker.config.kafka_names import is_without_effect
+from broker.config.listener import NODES_LISTENER
 from broker.config.load import parse_setting
 from broker.config.setting import setting_infos
 from broker.config.settings import BrokerConfig
@@ -37,9 +38,9 @@ def for_listener(config: BrokerConfig, name: str) -> BrokerConfig:
 def check_names(config: BrokerConfig) -> None:
     """Raises ConfigError if ``listener_settings`` names an unknown listener."""
     listeners = [*config.listeners, *([config.control_listener] if config.control_listener else [])]
+    listener_names = [listener.name for listener in listeners] + [NODES_LISTENER] * (config.nodes > 1)
     for key in config.listener_settings:
-        if not any(key.lower().startswith(f"{listener.name.lower()}.") for listener in listeners):
+        if not any(key.lower().startswith(f"{name.lower()}.") for name in listener_names):
             raise ConfigError(
-                f"Begin {key!r} in listener_settings with the name of a listener: "
-                f"{', '.join(listener.name for listener in listeners)}."
+                f"Begin {key!r} in listener_settings with the name of a listener: {', '.join(listener_names)}."
             )

@@ -143,8 +143,9 @@ class TlsSettings:
     )
     ssl_truststore_location: str | None = listener_setting(
         None,
-        doc="A file with the certificates of the authorities whose clients are let in: PEM or PKCS#12.",
-        reason="Only listeners that ask for clients' certificates need it.",
+        doc="A file with the certificates of the authorities whose clients are let in: PEM or PKCS#12. Nodes of several machines "
+        "verify each other's certificates with it.",
+        reason="Only listeners that ask for clients' certificates need it; nodes trust the machine's authorities without it.",
     )
     ssl_truststore_password: str | None = listener_setting(
         None, secret=True, doc="The password of a PKCS#12 file in `ssl_truststore_location`.", reason=_UNSET

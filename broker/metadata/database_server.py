@@ -10,6 +10,8 @@ since it has read the catalogue. A thread accepts, one serves each channel, and 
 A node that stops in the middle of a transaction would hold up all others: after ``PATIENCE_S`` its transaction is undone, and its
 channel closed.
 
+``shared_moment.py`` has the moment of a backup, of which there is one at a time.
+
 Tests: tests/metadata/test_shared_database.py.
 """
 
@@ -20,6 +22,7 @@ import attrs
 
 from broker.errors import StorageError, UnknownOutcome
 from broker.log import get_logger
+from broker.metadata.shared_moment import SharedMoment
 from broker.metadata.shared_wire import CHANGES_KEPT, changed_names, changed_table, decode, encode, topic_of
 from broker.metadata.sql import Statements
 from broker.metadata.sqlite_database import SqliteDatabase
@@ -70,6 +73,7 @@ class DatabaseServer:
         self._forgotten = 0  # the latest version of those that are not kept
         self._watchers: dict[int, _Watcher] = {}
         self._channels: set[Channel] = set()
+        self._backup: SharedMoment | None = None
         self._closed = False
 
     def start(self) -> None:
@@ -147,12 +151,42 @@ class DatabaseServer:
             self._on_stuck(watcher.node)
         return not behind
 
+    def copy(self, path: str) -> None:
+        self._database.copy(lambda: None)(path)
+
+    def back_up(self, asked: Channel, backup_id: str, directory: str, path: str, count: int) -> None:
+        """``path``: of the copy of the catalogue. Raises StorageError, ChannelClosed."""
+        with self._changed:
+            if self._backup is not None:
+                raise StorageError("Another backup is being made: wait until it is finished")
+            if len(self._watchers) != count:
+                raise StorageError(
+                    f"Of {count} nodes {len(self._watchers)} are there, and a backup needs all of them: try again in a second"
+                )
+            self._backup = SharedMoment(backup_id, set(self._watchers), self._clock)
+            self._send_all(["backup", backup_id, directory])
+        try:
+            self._backup.lead(self._database.copy, path, asked, self.ended)
+        finally:
+            with self._changed:
+                self._backup = None
+
+    def join_backup(self, channel: Channel, backup_id: str, node: int) -> None:
+        """Raises ChannelClosed."""
+        with self._changed:
+            backup = self._backup
+        if backup is None or backup.backup_id != backup_id:
+            raise ChannelClosed("the backup is over")
+        backup.join(node, channel)
+
     def ended(self, channel: Channel) -> None:
         with self._changed:
             self._channels.discard(channel)
             lost = [node for node, watcher in self._watchers.items() if watcher.channel is channel]
             for node in lost:
                 del self._watchers[node]
+                if self._backup is not None:
+                    self._backup.lose(node)
             if lost:
                 self._send_all(["nodes", {str(each.node): each.about for each in self._watchers.values()}])
             self._changed.notify_all()
@@ -199,13 +233,16 @@ class _Session:
             while True:
                 received = self._channel.receive()
                 assert received is not None
-                self._handle(decode(received))
+                message = decode(received)
+                if message[0] == "pin":
+                    self._server.join_backup(self._channel, str(message[1]), int(message[2]))
+                    return
+                self._handle(message)
         except ChannelClosed:
             pass
         except (ValueError, TypeError, IndexError) as error:
             log.error("catalogue_message_refused", error=str(error))
-        finally:
-            self._server.ended(self._channel)
+        self._server.ended(self._channel)
 
     def _handle(self, message: list[Any]) -> None:
         kind = message[0]
@@ -220,6 +257,13 @@ class _Session:
                 answer: Any = self._server.read(message[1], message[2])
             elif kind == "run":
                 self._run(message)
+                answer = None
+            elif kind == "backup":
+                _, backup_id, directory, path, count = message
+                self._server.back_up(self._channel, str(backup_id), str(directory), str(path), int(count))
+                return
+            elif kind == "copy":
+                self._server.copy(str(message[1]))
                 answer = None
             elif kind == "secret":
                 answer = self._server.secret

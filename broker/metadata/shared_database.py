@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # The longest wait for an answer: other nodes' transactions come first.
 ANSWER_S = 30.0
+# Copying 1 GB at 10 MB/s takes 100 s.
+COPY_S = 600.0
 
 
 class SharedDatabase:
@@ -68,6 +70,11 @@ class SharedDatabase:
         with self._lock:
             return str(self._ask(["secret"]))
 
+    def copy_to(self, path: str) -> None:
+        """Have the process with the file write what is committed now to this path, which may take long. Raises StorageError."""
+        with self._lock:
+            _ask(self._channel, ["copy", path], wait_s=COPY_S)
+
     def copy(self, moment: Callable[[], None]) -> Callable[[str], None]:
         raise StorageError("A catalogue that several nodes share is copied by the process that has its file")
 
@@ -81,17 +88,17 @@ class SharedDatabase:
         return _ask(self._channel, message, unknown)
 
 
-def _ask(channel: Channel, message: list[Any], unknown: bool = False) -> Any:
+def _ask(channel: Channel, message: list[Any], unknown: bool = False, wait_s: float = ANSWER_S) -> Any:
     """``unknown``: without an answer, the outcome is unknown. Raises StorageError."""
     error = UnknownOutcome if unknown else StorageError
     try:
         channel.send(encode(message))
-        received = channel.receive(ANSWER_S)
+        received = channel.receive(wait_s)
     except ChannelClosed as closed:
         raise error(f"The process that has the catalogue is gone: {closed}") from closed
     if received is None:
         channel.close()  # a later answer would be taken for that of the next question
-        raise error(f"The process that has the catalogue has not answered for {ANSWER_S:g} s")
+        raise error(f"The process that has the catalogue has not answered for {wait_s:g} s")
     answer = decode(received)
     if answer[0] == "failed":
         raise ERRORS[answer[1]](answer[2])

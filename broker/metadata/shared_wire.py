@@ -9,10 +9,12 @@
 | ``["topics", version]`` | which topics have changed since: ``[version, names]``, with null for names that it does not know |
 | ``["secret"]`` | the password by which nodes log in with each other |
 | ``["settle", seconds, node]`` | answer when all watchers but this node's have applied what is committed by now |
+| ``["copy", path]`` | write what is committed now to this path |
+| ``["backup", id, directory, path, count]``, ``["pin", id, node]`` | see ``shared_moment.py`` |
 
 A statement is ``[sql, values, kind]``: ``kind`` is "one", "many" (``values`` is a list of them) or "rows" (its rows are wanted).
 Answers are ``["done", value]`` or ``["failed", kind, message]``. A watcher gets ``["nodes", {node: about}]`` and
-``["changed", version, tables]`` (null: look at all of them).
+``["changed", version, tables]`` (null: look at all of them), and ``["backup", id, directory]`` when one is made.
 
 Tests: tests/metadata/test_shared_database.py.
 """

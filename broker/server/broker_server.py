@@ -229,7 +229,8 @@ class BrokerServer:
         sockets.resize_processors(live.in_force.network_threads)
         sockets.resize_handlers(live.in_force.io_threads)
         self._configure_quotas(sockets.quotas, live.in_force)
-        tier = open_tier(config, disk, catalogue, runtime, None if durable is None else durable.objects)
+        objects, sharing = (None, self._member) if durable is None else (durable.objects, None)
+        tier = open_tier(config, disk, catalogue, runtime, objects, sharing)
         if durable is not None:
             assert tier is not None
             durable.settle(tier)

@@ -4,9 +4,9 @@ thread that hears what other nodes have changed.
 Tests: tests/server/test_member.py, tests/process/test_nodes.py.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -17,15 +17,18 @@ from broker.config.listener import NODES_LISTENER
 from broker.errors import BrokerError, ConfigError, Fenced, StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
-from broker.metadata.shared_database import SharedCatalogue
+from broker.metadata.shared_database import SharedCatalogue, SharedDatabase
 from broker.metadata.shared_wire import decode, encode
 from broker.part import Reloads
 from broker.runtime.channel import Channel, ChannelClosed, connect
 from broker.runtime.disk import Disk
-from broker.runtime.threads import Body, Event
+from broker.runtime.threads import Body, Event, run_aside
 from broker.server.node_link import link
 from broker.storage.data_directory import CATALOGUE
 from broker.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from broker.storage.backup.together import Pinning
 
 log = get_logger("cluster")
 
@@ -95,13 +98,28 @@ class Member:
         shared = self._catalogue.shared
         secret = shared.secret()
         new_link = partial(link, user_of(self.place), secret)
-        return Nodes(self.place, self.count, self._first_id, self._data_dir, disk, shared, secret, new_link)
+        return Nodes(
+            self.place, self.count, self._first_id, self._data_dir, disk, shared, secret, new_link, pin=self._pin
+        )
+
+    def copy_catalogue(self, path: str) -> None:
+        """Write what the catalogue has now to this path. Raises StorageError."""
+        copying = SharedDatabase(self._connect())
+        try:
+            copying.copy_to(path)
+        finally:
+            copying.close()
+
+    def _pin(self, backup_id: str, directory: str) -> "Pinning":
+        from broker.storage.backup.together import Pinning
+
+        return Pinning(self._connect(), self.count, backup_id, directory)
 
     def watch(
         self, logs: LogManager, reloads: Reloads, endpoints: dict[str, tuple[str, int]], rack: str | None
     ) -> NodeWatch:
         """The body of the thread ``node-watch``, which makes this node known to the others."""
-        return Watch(self._connect(), logs, reloads, endpoints, rack)
+        return Watch(self._connect, logs, reloads, endpoints, rack)
 
     def _connect(self) -> Channel:
         try:
@@ -113,15 +131,17 @@ class Member:
 class Watch:
     def __init__(
         self,
-        channel: Channel,
+        connect: Callable[[], Channel],
         logs: LogManager,
         reloads: Reloads,
         endpoints: dict[str, tuple[str, int]],
         rack: str | None,
     ) -> None:
+        """``connect``: to the process that has the catalogue."""
         self._reloads = reloads
         assert logs.nodes is not None
-        self._channel = channel
+        self._connect = connect
+        channel = self._channel = connect()
         self._logs = logs
         self._nodes = logs.nodes
         self._stopping = False
@@ -151,6 +171,8 @@ class Watch:
             elif message[0] == "changed":
                 version = message[1]
                 tables += self._reloads if message[2] is None else message[2]
+            elif message[0] == "backup":
+                self._take_part(str(message[1]), str(message[2]))
             # What has changed several times meanwhile is read once.
             received = self._receive(0) if left else None
         if version >= 0:
@@ -163,6 +185,12 @@ class Watch:
         if self._has_looked and self._nodes.living:
             self.caught_up.set()
         return True
+
+    def _take_part(self, backup_id: str, directory: str) -> None:
+        from broker.storage.backup.together import take_part
+
+        part = partial(take_part, self._connect, self._logs, self._nodes.node_id, backup_id, directory)
+        run_aside("backup-part", part)
 
     def _receive(self, timeout: float | None) -> bytes | None:
         try:

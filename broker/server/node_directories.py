@@ -12,6 +12,8 @@ from broker.errors import ConfigError
 from broker.runtime.disk import Disk
 from broker.server.node_service_files import move_service_files
 from broker.storage import partition_dir
+from broker.storage.backup.layout import STAGING
+from broker.storage.backup.staging import remove_tree
 from broker.storage.checkpoints import CorruptCheckpoint, Offsets, read_offsets, write_offsets
 from broker.storage.data_directory import CHECKPOINTS
 from broker.storage.recovery.startup import CLEAN, mark_clean_stop
@@ -39,6 +41,8 @@ def _arrange(disk: Disk, data_dir: str, count: int) -> int:
     new = [data_dir] if count == 1 else [directory_of(data_dir, place) for place in range(count)]
     for directory in new:
         disk.makedirs(directory)
+    for directory in set(old) - set(new):  # a backup that was pinned there; the node that did so is no more
+        remove_tree(disk, f"{directory}/{STAGING}")
     found = [(place, name, target) for place in old for name in disk.listdir(place) if (target := _target(new, name))]
     partitions = ((place, name) for place, name, _ in found)
     move_service_files(disk, old, new, (data_dir, directory_of(data_dir, 0)), partitions)

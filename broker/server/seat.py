@@ -21,13 +21,14 @@ from broker.log import EventLimit, get_logger
 from broker.metadata.postgres_feed import FeedListener, PostgresFeed
 from broker.part import Reloads
 from broker.runtime import Runtime
+from broker.runtime.client_tls import TlsSettings
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk
 from broker.runtime.threads import Event
 from broker.server import engine
 from broker.server.engine import PostgresEngine, Seat
 from broker.server.member import Member, NodeWatch
-from broker.server.node_link import link
+from broker.server.node_link import client_tls, link
 from broker.storage.log_manager import LogManager
 
 log = get_logger("cluster")
@@ -50,6 +51,8 @@ class SeatMember(Member):
         self._clock: Clock | None = None
         self._feed: PostgresFeed | None = None
         self._known: dict[str, int] = {}
+        self._tls_config: BrokerConfig | None = None  # if nodes speak TLS with each other
+        self._tls: Callable[[], TlsSettings] | None = None
         self._reached: tuple[str, str] = ("", "")  # the host to bind for other nodes, and the one that they are told
 
     def adapt(self, config: BrokerConfig) -> BrokerConfig:
@@ -59,12 +62,21 @@ class SeatMember(Member):
         first = first_listener(adapted.listeners)
         advertised = adapted.advertised_address(first.name)
         self._reached = first.host, first.host if advertised is None else advertised[0]
+        if first.ssl:
+            adapted = attrs.evolve(adapted, listener_settings=_with_tls(adapted.listener_settings, first.name))
+            self._tls_config = adapted
         return adapted
 
     @property
+    def reached_by_nodes(self) -> str:
+        """The name or address by which other nodes find this one."""
+        return self._reached[1]
+
+    @property
     def listener(self) -> Listener:
-        """At the address of the first listener for Kafka's clients, as other machines have to reach it."""
-        return attrs.evolve(super().listener, host=self._reached[0])
+        """At the address of the first listener for Kafka's clients, as other machines have to reach it, and with TLS if that has
+        it."""
+        return attrs.evolve(super().listener, host=self._reached[0], ssl=self._tls_config is not None)
 
     def open_engine(self, config: BrokerConfig, runtime: Runtime, stopped: Callable[[], bool]) -> PostgresEngine | None:
         """``OpenEngine``."""
@@ -72,6 +84,9 @@ class SeatMember(Member):
         if opened is not None:
             assert opened.feed is not None
             self._feed, self._clock = opened.feed, runtime.clock
+            if self._tls_config is not None:
+                self._tls = partial(client_tls, self._tls_config, runtime.disk)
+                self._tls()  # what is wrong is said now
             self._feed.end_earlier()
             self._known = opened.feed.versions()  # before anything is read
             self._known.pop(_ORDERS, None)  # those that came while this node was away wait for it
@@ -88,7 +103,7 @@ class SeatMember(Member):
             disk,
             self,
             secret,
-            partial(link, user_of(self.place), secret),
+            partial(link, user_of(self.place), secret, tls=self._tls),
             self._feed.lock_topics,
             self._feed.epoch,
             moved_id(self._first_id, self._seat.machine_number, self.place, self.count),
@@ -115,7 +130,7 @@ class SeatMember(Member):
         assert self._feed is not None
         assert self._clock is not None
         _, port = endpoints[NODES_LISTENER]
-        reached = {**endpoints, NODES_LISTENER: (self._reached[1], port)}
+        reached = {**endpoints, NODES_LISTENER: (self.reached_by_nodes, port)}
         assert logs.nodes is not None
         about = {
             "node_id": logs.nodes.node_id,
@@ -125,6 +140,19 @@ class SeatMember(Member):
             "machine": self._seat.machine,
         }
         return FeedWatch(self._feed, logs, reloads, about, self._known, self._clock)
+
+
+def _with_tls(settings: Mapping[str, str], name: str) -> dict[str, str]:
+    """``listener_settings`` in which the listener for nodes has the certificates of the listener ``name``, unless it has its own.
+    Who connects there is known by its login, so no certificate is asked for."""
+    prefix = f"{name}.ssl".lower()
+    copied = {
+        f"{NODES_LISTENER}.{key[len(name) + 1 :]}": text
+        for key, text in settings.items()
+        if key.lower().startswith(prefix) and "client" not in key.lower()[len(name) :]
+    }
+    own = any(key.lower().startswith(f"{NODES_LISTENER}.") for key in settings)
+    return dict(settings) if own else {**settings, **copied}
 
 
 def first_listener(listeners: Sequence[Listener]) -> Listener:

@@ -14,12 +14,14 @@ from broker.config.listener import NODES_LISTENER
 from broker.errors import ConfigError
 from broker.log import get_logger
 from broker.metadata.database_server import DatabaseServer
+from broker.metadata.sqlite import SqliteCatalogue
 from broker.metadata.sqlite_database import SqliteDatabase
 from broker.runtime import Runtime
 from broker.runtime.threads import Event
 from broker.server.node_directories import arrange
 from broker.server.node_processes import PLACE, PORTS, NodeProcesses, place_in, ports_text
 from broker.server.services import all_listeners
+from broker.server.tiering import refuse_without_store
 from broker.storage import data_directory
 from broker.storage.config import StorageConfig
 
@@ -53,10 +55,6 @@ class Supervisor:
         """Until ``request_stop``. ``ready`` is called with the first node's listeners (``host:port`` by name) when all nodes are
         there for the first time. Raises ConfigError."""
         config, runtime = self._config, self._runtime
-        if config.catalogue is not None or config.objects is not None:
-            raise ConfigError(
-                "Leave out catalogue and objects: several nodes of one machine have their state on its disk."
-            )
         if len(self._socket.encode()) > _PATH_MAX:
             raise ConfigError(f"Choose a data_dir with a shorter name: {config.data_dir} has no room for a socket's.")
         check_listeners(config)
@@ -67,6 +65,8 @@ class Supervisor:
                 log.info("partitions_moved", partitions=moved, nodes=self._count)
             database = SqliteDatabase(f"{config.data_dir}/{data_directory.CATALOGUE}")
             try:
+                if config.objects is None:
+                    refuse_without_store(runtime.disk, SqliteCatalogue("", database), config.data_dir, self._count)
                 secret = runtime.entropy.bytes(SECRET_BYTES).hex()
                 server = DatabaseServer(database, self._socket, runtime.clock, self._kill, secret)
                 server.start()

@@ -569,10 +569,12 @@ class LogManager:
         """A topic that another node has deleted, and so its directories, unless that is left to each node. ``_lock`` is
         held."""
         logs = {log.partition: log for log in self._hide(info)}
-        if self.nodes is None or not self.nodes.apart:
-            return
         try:
-            self._remove_files(info, logs)
+            if self.nodes is not None and self.nodes.apart:
+                self._remove_files(info, logs)
+            elif self.around.tier is not None:
+                for log in logs.values():
+                    self.around.tier.forget_log(log)
         except (OSError, StorageError) as error:  # the next start removes them, or a new topic of this name
             logger.error("topic_files_not_removed", topic=info.name, error=str(error))
 

@@ -37,6 +37,7 @@ SKIPPED = {
     "docs/SCALING.md": {
         "export BROKER_CATALOGUE=postgresql://broker:secret@localhost:5432/broker": "the test has a database of its own",
         "docker compose --profile durable up postgres seaweedfs broker-a broker-b durable": "it needs Docker",
+        "docker compose --profile cluster up postgres seaweedfs cluster-1 cluster-2 cluster-3": "it needs Docker",
         "export BROKER_CATALOGUE=postgresql://broker:secret@db.example:5432/broker": (
             "it needs several machines; tests/durable/test_nodes_machines.py has them"
         ),

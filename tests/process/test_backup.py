@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pulsar
@@ -94,11 +94,12 @@ def transactions(servers: str) -> Callable[[int], None]:
 
 
 def chain(servers: str) -> Callable[[int], None]:
-    """Record n goes to one topic after record n of the other was acknowledged, so the second never has more than the first."""
+    """Record n goes to one topic after record n of the other was acknowledged, so the second never has more than the first.
+    The topics are with different nodes, if there are three."""
     producer = Producer(settings(servers, enable_idempotence=True, linger_ms=0))
 
     def act(number: int) -> None:
-        for topic in ("first", "second"):
+        for topic in ("earlier", "second"):
             producer.produce(topic, b"%d" % number + bytes(1000), key=b"%d" % (number % 50))
             assert 0 == producer.flush(PATIENCE_S)
 
@@ -143,24 +144,28 @@ def ends(servers: str, topic: str, partition: int = 0) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
+def make_topics(servers: str) -> None:
+    admin = AdminClient(settings(servers))
+    topics = [
+        NewTopic("txn", PARTITIONS, 1),
+        # Small segments that are compacted all the time, below the backup.
+        NewTopic(
+            "earlier",
+            1,
+            1,
+            config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "20000"},
+        ),
+        NewTopic("second", 1, 1),
+        NewTopic("short", 1, 1),
+    ]
+    for future in admin.create_topics(topics).values():
+        future.result(PATIENCE_S)
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path, *SMALL_SEGMENTS, more_listeners=["pulsar://127.0.0.1:0"]) as broker:
-        admin = AdminClient(settings(broker.address))
-        topics = [
-            NewTopic("txn", PARTITIONS, 1),
-            # Small segments that are compacted all the time, below the backup.
-            NewTopic(
-                "first",
-                1,
-                1,
-                config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "20000"},
-            ),
-            NewTopic("second", 1, 1),
-            NewTopic("short", 1, 1),
-        ]
-        for future in admin.create_topics(topics).values():
-            future.result(PATIENCE_S)
+        make_topics(broker.address)
         yield broker
 
 
@@ -180,6 +185,19 @@ def fill(servers: str, count: int, size: int) -> None:
 
 
 def test_a_backup_under_load_keeps_every_promise(broker: BrokerProcess, tmp_path: Path) -> None:
+    taken = back_up_under_load(broker, tmp_path, [broker.address] * 3)
+    assert not (broker.data_dir / ".backup").exists()
+    assert 0 == broker.stop()
+    for number, (target, before) in enumerate(taken):
+        directory = tmp_path / f"restored-{number}"
+        directory.mkdir()
+        command("restore", target, directory / "data")
+        inspect(check(directory, before))
+    assert [] == broker.errors
+
+
+def back_up_under_load(broker: BrokerProcess, tmp_path: Path, asked: Sequence[str]) -> list[tuple[Path, list[int]]]:
+    """A backup by each of these addresses, with what had been done before it."""
     client = pulsar.Client(f"pulsar://{broker.addresses['pulsar']}", logger=quiet_logger())
     send, receive = messages(client)
     loads = [Load(transactions(broker.address)), Load(chain(broker.address)), Load(send), Load(receive)]
@@ -187,14 +205,14 @@ def test_a_backup_under_load_keeps_every_promise(broker: BrokerProcess, tmp_path
         load.start()
     taken = []
     since: list[str] = []
-    for number in range(3):
+    for number, address in enumerate(asked):
         for load in loads[:3]:
             load.wait_for(load.done + 20)
         received = loads[3].done
         time.sleep(1.5)  # an acknowledgement without an answer is durable about a second later
         before = [load.done for load in loads[:3]] + [received]
         target = tmp_path / f"backup-{number}"
-        said = json.loads(command("backup", "-b", broker.address, target, "--output", "json", *since))
+        said = json.loads(command("backup", "-b", address, target, "--output", "json", *since))
         since = ["--since", str(target)]
         assert [] == said["offline"]
         command("backup", "--verify", target)
@@ -202,19 +220,15 @@ def test_a_backup_under_load_keeps_every_promise(broker: BrokerProcess, tmp_path
     for load in loads:
         load.end()
     client.close()
-    assert not (broker.data_dir / ".backup").exists()
-    assert 0 == broker.stop()
-    for number, (target, before) in enumerate(taken):
-        directory = tmp_path / f"restored-{number}"
-        directory.mkdir()
-        command("restore", target, directory / "data")
-        check(directory, before)
-    assert [] == broker.errors
+    return taken
 
 
-def check(directory: Path, before: list[int]) -> None:
+def check(directory: Path, before: list[int], options: Sequence[str] = ()) -> Path:
+    """``options``: of the broker that is started there. Returns its data directory."""
     transactions_done, chained, sent, acknowledged = before
-    with BrokerProcess(directory, more_listeners=["pulsar://127.0.0.1:0"]) as restored:
+    restored = BrokerProcess(directory, more_listeners=["pulsar://127.0.0.1:0"])
+    restored.options = options
+    with restored:
         servers = restored.address
         # What was open is aborted, and its producer goes on under its name.
         Producer(settings(servers, transactional_id="me")).init_transactions(PATIENCE_S)
@@ -227,7 +241,7 @@ def check(directory: Path, before: list[int]) -> None:
         group.close()
         assert committed.offset == seen[0][-1], "the offset is not the one of the last transaction"
         assert committed.offset <= ends(servers, "txn")[1]
-        first, second = read(servers, "first", 0), read(servers, "second", 0)
+        first, second = read(servers, "earlier", 0), read(servers, "second", 0)
         assert list(range(len(second))) == second
         assert len(second) >= chained
         # The first is compacted: the newest record of each key is there.
@@ -240,7 +254,7 @@ def check(directory: Path, before: list[int]) -> None:
         assert 0 == producer.flush(PATIENCE_S)
         assert 0 == restored.stop()
         assert [] == restored.errors
-    inspect(restored.data_dir)
+    return restored.data_dir
 
 
 def check_messages(restored: BrokerProcess, sent: int, acknowledged: int) -> None:

@@ -28,7 +28,7 @@ class NodesInUse(Nodes):
         made.result(PATIENCE_S)
 
     def write(self, topic: str, count: int, base: int = 0) -> None:
-        producer = Producer({"bootstrap.servers": self.address, "enable.idempotence": True})
+        producer = Producer({"bootstrap.servers": self.address, "enable.idempotence": True, "batch.size": 10_000})
         failed = []
         for number in range(base, base + count):
             producer.produce(

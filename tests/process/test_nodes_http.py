@@ -8,9 +8,6 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.client.kafka import ClientConfig, Cluster
-from broker.client.kafka.admin.cluster import BackupClient
-from broker.errors import BrokerError
 from tests.process.broker_process import PATIENCE_S
 from tests.process.nodes import Nodes
 
@@ -92,12 +89,6 @@ def test_a_group_is_described_by_its_coordinator(nodes: Nodes) -> None:
     assert [(200, "billing", None)] * 3 == [(status, each["group"], each["lag"]) for status, each in answers]
     listed = [nodes.call("GET", "/api/v1/groups", at=at)[1]["groups"] for at in addresses]
     assert ["billing"] == [group["group"] for groups in listed for group in groups]
-
-
-def test_a_backup_of_a_part_is_not_made(nodes: Nodes) -> None:
-    config = ClientConfig.from_properties({"bootstrap.servers": nodes.address})
-    with Cluster(config) as cluster, pytest.raises(BrokerError, match="of several nodes, stop them"):
-        BackupClient(cluster.routing).begin()
 
 
 def test_a_node_that_is_away_is_shown_so_and_comes_back(nodes: Nodes) -> None:

@@ -92,3 +92,15 @@ def test_the_leader_epoch_rises_whenever_partitions_may_have_moved(counts: list[
         expected, before = expected + (count != before), count
         # Each node asks, and each again when it is started again.
         assert [expected] * (count + 1) == [leader_epoch(catalogue, count) for _ in range(count + 1)]
+
+
+def test_a_backup_that_was_pinned_by_a_node_goes_with_it(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    fill(here, {("a", 0): 1, ("a", 1): 2})
+    arrange(DISK, str(here), 3)
+    for place in range(3):
+        (here / "nodes" / str(place) / ".backup" / "a-0").mkdir(parents=True)
+    arrange(DISK, str(here), 2)
+    assert {"0", "1"} == {path.parent.name for path in here.glob("nodes/*/.backup")}
+    arrange(DISK, str(here), 1)
+    assert [] == list(here.glob("**/.backup"))

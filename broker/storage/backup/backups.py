@@ -5,6 +5,9 @@
 left, and recovery handles it as such. Then everything goes on, except that no compaction begins until the files are pinned: it
 could remove a record in favour of a record that is not in the backup.
 
+Of several nodes on one machine, any may be asked: all of them take part (``together.py``), and the files of all are pinned in
+the directory of this one.
+
 A command that dies releases nothing. So a pinned backup is released after ``LEASE_S`` without ``renew``, and at the next start.
 
 ``begin`` and ``end`` run on handlers that may wait for the disk. The lease ends on the timer's thread, and the housekeeper
@@ -21,9 +24,8 @@ from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
 from broker.storage.backup.layout import STAGING
-from broker.storage.backup.staging import LogCut, Staging, cut, remove_tree
-from broker.storage.checkpoints import CorruptCheckpoint, Offsets, read_offsets
-from broker.storage.data_directory import CATALOGUE, CHECKPOINTS
+from broker.storage.backup.staging import LogCut, Staging, cut, read_saved, remove_tree
+from broker.storage.data_directory import CATALOGUE
 from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
 
@@ -66,11 +68,8 @@ class Backups:
 
     def begin(self) -> tuple[str, str]:
         """Pin a backup. Returns its id and the directory in which it is. Raises BackupRefused, StorageError."""
-        if self._logs.nodes is not None:
-            raise BackupRefused(
-                "A running broker is backed up only if it is the only one: of several nodes, stop them and copy the data "
-                "directory, or start one broker on it, without --nodes."
-            )
+        if self._logs.nodes is not None and self._logs.nodes.pin is None:
+            raise BackupRefused("A cluster on several machines cannot be backed up in this way: see docs/SCALING.md.")
         backup_id = self._entropy.uuid().hex
         with self._lock:
             if self._pinned is not None:
@@ -117,23 +116,11 @@ class Backups:
         logs, disk = self._logs, self._logs.disk
         remove_tree(disk, self._directory)
         disk.makedirs(self._directory)
-        staging = Staging(disk, logs.data_dir, self._directory, self._saved())
-        cuts: list[LogCut] = []
-
-        def moment(all_logs: list[Log]) -> None:
-            self._not_before = self._clock.monotonic() + _APART_S
-            cuts.extend(cut(all_logs, self._clock))
-
-        with logs.housekeeper.without_new_cleanings():
-            save_catalogue = logs.freeze(moment)
-            taken_ms = self._clock.time_ms()
-            for each in cuts:
-                staging.add(each)
-        catalogue = f"{self._directory}/{CATALOGUE}"
-        save_catalogue(catalogue)
+        staging = Staging(disk, logs.data_dir, self._directory, read_saved(disk, logs.data_dir))
+        taken_ms = self._pin_alone(staging) if logs.nodes is None else self._pin_with_others(staging, backup_id)
         if staging.deleted:
             # As if the broker had died while it deleted them, which recovery can handle.
-            copy = SqliteCatalogue(catalogue)
+            copy = SqliteCatalogue(f"{self._directory}/{CATALOGUE}")
             for topic in staging.deleted:
                 copy.delete_topic(topic)
             copy.close()
@@ -142,14 +129,37 @@ class Backups:
         finished = staging.finish(backup_id, taken_ms, self._cluster_id, version("reactor-broker"))
         return len(finished.partitions)
 
-    def _saved(self) -> dict[str, Offsets]:
-        saved = {}
-        for name in CHECKPOINTS:
-            try:
-                saved[name] = read_offsets(self._logs.disk, f"{self._logs.data_dir}/{name}")
-            except CorruptCheckpoint:  # the broker writes it anew
-                saved[name] = {}
-        return saved
+    def _pin_alone(self, staging: Staging) -> int:
+        """When the moment was (ms)."""
+        logs = self._logs
+        cuts: list[LogCut] = []
+
+        def moment(all_logs: list[Log]) -> None:
+            self._not_before = self._clock.monotonic() + _APART_S
+            cuts.extend(cut(all_logs, self._clock) or ())
+
+        with logs.housekeeper.without_new_cleanings():
+            save_catalogue = logs.freeze(moment)
+            taken_ms = self._clock.time_ms()
+            for each in cuts:
+                staging.add(each)
+        save_catalogue(f"{self._directory}/{CATALOGUE}")
+        return taken_ms
+
+    def _pin_with_others(self, staging: Staging, backup_id: str) -> int:
+        from broker.storage.backup.together import add_parts
+
+        nodes = self._logs.nodes
+        assert nodes is not None
+        assert nodes.pin is not None
+        with nodes.pin(backup_id, self._directory) as pinning:
+            with nodes.changing_topics():
+                self._not_before = self._clock.monotonic() + _APART_S
+                pinning.moment()
+                taken_ms = self._clock.time_ms()
+            pinning.staged()
+        add_parts(staging, self._logs)
+        return taken_ms
 
     # -- releasing -----------------------------------------------------------------------------------------------------
 

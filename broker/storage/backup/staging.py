@@ -16,7 +16,8 @@ Tests: tests/storage/backup/test_backups.py.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -31,10 +32,12 @@ from broker.storage.checkpoints import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     TXN_INDEX_CHECKPOINT,
+    CorruptCheckpoint,
     Offsets,
+    read_offsets,
     write_offsets,
 )
-from broker.storage.data_directory import CATALOGUE, PROPERTIES
+from broker.storage.data_directory import CATALOGUE, CHECKPOINTS, PROPERTIES
 from broker.storage.log.log import Log
 from broker.storage.segments.segment import (
     LOG,
@@ -63,8 +66,9 @@ class LogCut:
     size: int
 
 
-def cut(logs: Sequence[Log], clock: Clock) -> list[LogCut]:
-    """The ends of the logs at one moment during this call."""
+def cut(logs: Sequence[Log], clock: Clock, together: Callable[[], bool] | None = None) -> list[LogCut] | None:
+    """The ends of the logs at one moment during this call. ``together``: waits until other nodes hold theirs, too, and says
+    whether they do; the moment is when it returns. Then None: there was no such moment."""
     taken = []
     busy = []
     until = clock.monotonic() + _HELD_S
@@ -75,6 +79,8 @@ def cut(logs: Sequence[Log], clock: Clock) -> list[LogCut]:
             else:
                 busy.append(log)
         tails = [log.written_end for log in busy]
+        if together is not None and (not together() or tails != [log.written_end for log in busy]):
+            return None
         for _ in range(_READS):
             before, tails = tails, [log.written_end for log in busy]
             if before == tails:
@@ -87,6 +93,17 @@ def cut(logs: Sequence[Log], clock: Clock) -> list[LogCut]:
 
 
 _SMALL_FILES = (PARTITION_METADATA, LEADER_EPOCHS, TXN_INDEX_CHECKPOINT, partition_dir.ENTRIES)
+
+
+def read_saved(disk: Disk, data_dir: str) -> dict[str, Offsets]:
+    """The offsets of the checkpoint files, by their names. Raises OSError."""
+    saved = {}
+    for name in CHECKPOINTS:
+        try:
+            saved[name] = read_offsets(disk, f"{data_dir}/{name}")
+        except CorruptCheckpoint:  # the broker writes it anew
+            saved[name] = {}
+    return saved
 
 
 class Staging:
@@ -193,6 +210,24 @@ class Staging:
             self._offsets[LOG_STARTS][key] = start
         if log.first_dirty_offset > 0 or log.dense_from > 0:
             self._offsets[CLEANER_OFFSETS][key] = min(log.first_dirty_offset, end)
+
+    def part(self) -> dict[str, Any]:
+        """What was added, for ``add_part`` of another node's staging of the same directory."""
+        return {
+            "partitions": [attrs.astuple(each) for each in self._partitions],
+            "files": [attrs.astuple(file) for file in self._files],
+            "offsets": {
+                name: [(*key, offset) for key, offset in offsets.items()] for name, offsets in self._offsets.items()
+            },
+            "deleted": sorted(self.deleted),
+        }
+
+    def add_part(self, part: Mapping[str, Any]) -> None:
+        self._partitions += [PlannedPartition(*each) for each in part["partitions"]]
+        self._files += [PlannedFile(*file) for file in part["files"]]
+        for name, rows in part["offsets"].items():
+            self._offsets[name].update({(topic, partition): offset for topic, partition, offset in rows})
+        self.deleted.update(part["deleted"])
 
     def finish(self, backup_id: str, taken_ms: int, cluster_id: str, version: str) -> Plan:
         """Write the checkpoint files and the plan. The catalogue must be there. Raises OSError."""

@@ -47,6 +47,9 @@ class Tiers(Protocol):
     def local_bytes(self, log: "Log") -> int:
         """The bytes of its segments on the local disk. Asks the disk."""
 
+    def forget_log(self, log: "Log") -> None:
+        """Another node has deleted its topic, and removes what is on the local disk. Raises StorageError."""
+
 
 @attrs.frozen(kw_only=True)
 class Surroundings:

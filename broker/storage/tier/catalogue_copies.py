@@ -9,9 +9,8 @@ The uploader deletes no object that the newest copy refers to: it deletes those 
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from broker.metadata.catalogue import Catalogue
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk
 from broker.runtime.objects import ObjectStore
@@ -37,10 +36,13 @@ def copies(objects: ObjectStore) -> list[tuple[int, str, int]]:
 
 
 class CatalogueCopies:
-    """Of one broker; for the uploader's thread. ``path``: where a copy is made before it is put, on the machine's disk."""
+    """Of one broker, or of all nodes of a machine; for the uploader's thread. ``copy``: writes what the catalogue has now to a
+    path. ``path``: where a copy is made before it is put, on the machine's disk."""
 
-    def __init__(self, catalogue: Catalogue, objects: ObjectStore, disk: Disk, path: str, clock: Clock) -> None:
-        self._catalogue = catalogue
+    def __init__(
+        self, copy: Callable[[str], object], objects: ObjectStore, disk: Disk, path: str, clock: Clock
+    ) -> None:
+        self._copy = copy
         self._objects = objects
         self._disk = disk
         self._path = path
@@ -57,7 +59,7 @@ class CatalogueCopies:
         self._remove()
         try:
             taken_ms = self._clock.time_ms()
-            self._catalogue.copy(lambda: None)(self._path)
+            self._copy(self._path)
             size = self._disk.file_size(self._path)
             self._due = self._clock.monotonic() + max(_EVERY_S, size / _BYTES_PER_S)
             content = hashlib.blake2b(digest_size=16)

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from broker.metadata.catalogue import Catalogue
+from broker.metadata.catalogue import Catalogue, RemoteFile
 from broker.metrics import Registry, names
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk
@@ -36,15 +36,17 @@ class Tier:
         cache_bytes: int,
         *,
         cache_disk: Disk | None = None,
+        mine: Callable[[RemoteFile], bool] | None = None,
     ) -> None:
         """Loads the names of all files in the store, and empties the cache. ``cache_disk``: the machine's, if ``disk`` keeps what
-        is written to it elsewhere. Raises StorageError, OSError."""
+        is written to it elsewhere. ``mine``: as for ``TieredDisk``. Raises StorageError, OSError."""
         self.objects = objects
         self.cache = ChunkCache(disk if cache_disk is None else cache_disk, f"{data_dir}/{CACHE}", objects, cache_bytes)
         self.cache.start()
-        self.disk = TieredDisk(disk, data_dir, catalogue, self.cache, clock)
+        self.disk = TieredDisk(disk, data_dir, catalogue, self.cache, clock, mine)
         self.uploads: Uploads | None = None
         self.copies: CatalogueCopies | None = None  # set before ``bodies``, if the catalogue is on this machine only
+        self.deletes_objects = True  # set before ``bodies``: False where another node does so
         self._catalogue = catalogue
         self._clock = clock
 
@@ -61,6 +63,7 @@ class Tier:
 
         self.uploads = Uploads(self.disk, self.objects, self._catalogue, self._clock, entropy, partitions, settings)
         self.uploads.copies = self.copies
+        self.uploads.deletes_objects = self.deletes_objects
         yield "segment-uploader", self.uploads
         for number, reader in enumerate(self.cache.new_readers()):
             yield f"remote-reader-{number}", reader
@@ -96,6 +99,9 @@ class Tier:
             for segment in segments
             if not self.disk.is_remote(segment.log.path) or self.disk.is_local(segment.log.path)
         )
+
+    def forget_log(self, log: Log) -> None:
+        self.disk.forget_directory(log.dir)
 
     # -- figures --------------------------------------------------------------------------------------------------------
 

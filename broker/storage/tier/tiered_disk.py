@@ -16,7 +16,7 @@ Any thread may call. ``_lock`` guards the tables while they change; they are rea
 """
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, Protocol, cast
 
 from broker.errors import StorageError, UnknownOutcome
@@ -45,8 +45,17 @@ class Shipping(Protocol):
 
 
 class TieredDisk:
-    def __init__(self, inner: Disk, data_dir: str, catalogue: Catalogue, cache: ChunkCache, clock: Clock) -> None:
-        """Loads the remote files. Raises StorageError."""
+    def __init__(
+        self,
+        inner: Disk,
+        data_dir: str,
+        catalogue: Catalogue,
+        cache: ChunkCache,
+        clock: Clock,
+        mine: Callable[[RemoteFile], bool] | None = None,
+    ) -> None:
+        """Loads the remote files. ``mine``: which of them are this node's, if the catalogue has those of several. Raises
+        StorageError."""
         self.inner = inner
         self.cache = cache
         self.shipping: Shipping | None = cast(Shipping, inner) if hasattr(inner, "is_shipped") else None
@@ -54,6 +63,7 @@ class TieredDisk:
         self._prefix = f"{data_dir}/"
         self._catalogue = catalogue
         self._clock = clock
+        self._mine = mine
         self._lock = Lock()
         self._files: dict[str, RemoteFile] = {}
         self._names: dict[str, dict[str, None]] = {}  # by directory; one whose last file is gone stays until ``rmdir``
@@ -119,6 +129,22 @@ class TieredDisk:
         with self._lock:
             for key in keys:
                 self._object_sizes.pop(key, None)
+
+    def forget_unused_objects(self, condemned: Set[str]) -> None:
+        """Another node deletes objects: those that no file refers to and that are not ``condemned`` any more are gone."""
+        with self._lock:
+            used = {file.object for file in self._files.values()}
+            for key in [key for key in self._object_sizes if key not in used and key not in condemned]:
+                del self._object_sizes[key]
+
+    def forget_directory(self, path: str) -> None:
+        """Note, durably, that the files of a directory are no longer in the object store; local ones stay. Raises
+        StorageError."""
+        relative = self._relative(path)
+        with self._lock:
+            names = list(self._names.get(relative or "", ()))
+        if names:
+            self._commit([f"{relative}/{name}" for name in names], ())
 
     def relative(self, path: str) -> str:
         """The path as a ``RemoteFile`` has it."""
@@ -299,6 +325,8 @@ class TieredDisk:
         keys: dict[str, str] = {}  # the files of a segment share one text
         files = {}
         for file in self._catalogue.load_remote_files():
+            if self._mine is not None and not self._mine(file):
+                continue
             key = keys.setdefault(file.object, file.object)
             files[file.path] = file._replace(object=key)
         with self._lock:

@@ -97,6 +97,7 @@ class Uploads:
         """``partitions`` is the log manager's dict, which changes while this thread reads it."""
         self.counts = UploadCounts()
         self.copies: CatalogueCopies | None = None  # of a catalogue that is on this machine only
+        self.deletes_objects = True  # otherwise another node does so, for all
         self._disk = disk
         self._objects = objects
         self._catalogue = catalogue
@@ -331,6 +332,9 @@ class Uploads:
 
     def _sweep(self) -> Iterator[None]:
         """Delete the objects that have been condemned for long enough."""
+        if not self.deletes_objects:
+            self._disk.forget_unused_objects({key for key, _ in self._catalogue.condemned_objects()})
+            return
         before = self._clock.time_ms() - self._settings().grace_ms
         if self.copies is not None:
             before = min(before, self.copies.taken_ms - 1)

@@ -10,7 +10,11 @@ from tests.storage.tier.helpers import TieredStorage
 
 def of(storage: TieredStorage) -> CatalogueCopies:
     path = f"{storage.directory}/.copy"
-    made = CatalogueCopies(storage.catalogue, storage.store, storage.disk, path, storage.clock)
+
+    def copy(target: str) -> None:
+        storage.catalogue.copy(lambda: None)(target)
+
+    made = CatalogueCopies(copy, storage.store, storage.disk, path, storage.clock)
     storage.uploads.copies = made
     return made
 

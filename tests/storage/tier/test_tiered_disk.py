@@ -406,3 +406,41 @@ class TieredAndPlain(RuleBasedStateMachine):
 
 TestTieredAndPlain = TieredAndPlain.TestCase
 TestTieredAndPlain.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+
+
+# -- a catalogue of several nodes ---------------------------------------------------------------------------------------
+
+
+def test_files_of_other_nodes_are_not_there(world: World) -> None:
+    path, other = remote(world), remote(world, "t-0/b")
+    disk = TieredDisk(
+        world.local,
+        world.root,
+        world.catalogue,
+        world.cache,
+        HandClock(),  # type: ignore[arg-type]
+        lambda file: file.path == "t-0/a",
+    )
+    assert (True, False) == (disk.exists(path), disk.exists(other))
+    assert ["a"] == disk.listdir(f"{world.root}/t-0")
+
+
+def test_a_forgotten_directory_leaves_its_local_files(world: World) -> None:
+    remote(world)
+    world.write("t-0/b")
+    key = world.upload("t-0/b")
+    world.disk.forget_directory(f"{world.root}/t-0")
+    world.disk.forget_directory(f"{world.root}/t-1")
+    assert ["b"] == world.disk.listdir(f"{world.root}/t-0")
+    assert key in world.condemned()
+    assert [] == list(world.catalogue.load_remote_files())
+
+
+def test_the_size_of_an_object_is_kept_until_it_is_gone(world: World) -> None:
+    remote(world)
+    remote(world, "t-0/b")
+    world.disk.remove(f"{world.root}/t-0/a")
+    world.disk.flush()
+    for condemned, known in ((world.condemned(), 2), ([], 1)):
+        world.disk.forget_unused_objects(set(condemned))
+        assert known == len(world.disk._object_sizes)
