@@ -71,7 +71,7 @@ def test_a_node_ends_whose_catalogue_goes_while_it_takes_in_a_change(tmp_path: P
     catalogue = listener.accept()
     member = Member(0, 2, "", {})
     logs = SimpleNamespace(nodes=Nodes(0, 2, 1, str(tmp_path), SystemDisk(), member), generation=0)  # type: ignore[arg-type]
-    watch = Watch(channel, logs, {"topics": [catalogue.close]}, {}, None)  # type: ignore[arg-type]
+    watch = Watch(lambda: channel, logs, {"topics": [catalogue.close]}, {}, None)  # type: ignore[arg-type]
     catalogue.send(encode(["changed", 1, None]))
     with pytest.raises(Fenced, match="the process that has the catalogue is gone"):
         watch.step(None)
