@@ -8,7 +8,7 @@ Tests: tests/durable/test_migration.py.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,20 +24,24 @@ if TYPE_CHECKING:
 _EVERY_S = 10.0
 
 
+def state_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the state is: ``catalogue``, ``schema`` and ``objects``, for ``config_of``."""
+    url = (
+        "postgresql://user@host:port/database. Others see the arguments of a process: give a password in BROKER_CATALOGUE, which"
+        " has the whole URL, or in PGPASSWORD."
+    )
+    place = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory."
+    schema = "Schema of the broker's tables in that database.  [default: broker]"
+    function = click.option("--objects", metavar="URL", help=place)(function)
+    function = click.option("--schema", metavar="NAME", help=schema)(function)
+    return click.option("--catalogue", metavar="URL", help=url)(function)
+
+
 @click.command()
 @click.option(
     "--data-dir", metavar="DIR", required=True, help="The stopped broker's data directory; with --back a new one."
 )
-@click.option(
-    "--catalogue",
-    metavar="URL",
-    help="postgresql://user@host:port/database. Others see the arguments of a process: give a password in BROKER_CATALOGUE, which"
-    " has the whole URL, or in PGPASSWORD.",
-)
-@click.option("--schema", metavar="NAME", help="Schema of the broker's tables in that database.  [default: broker]")
-@click.option(
-    "--objects", metavar="URL", help="s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///directory."
-)
+@state_options
 @click.option("--back", is_flag=True, help="From the database and the store into the new directory DIR.")
 @output_option
 def command(
@@ -49,23 +53,19 @@ def command(
     schema, or with --back the directory, must be empty. What is moved is not changed; do not start a broker on it any more. If
     this was interrupted, no broker starts on what it has made; run it again.
     """
-    config = _config(data_dir, catalogue, schema, objects)
+    config = config_of(data_dir, catalogue, schema, objects)
     data_dir = config.data_dir
     from broker.runtime import system_runtime
     from broker.server.to_database import into_database
     from broker.server.to_directory import into_directory
 
-    _be_quiet()
     move = into_directory if back else into_database
-    try:
-        with _progress(as_json) as progress:
-            moved = move(config, data_dir, system_runtime(), progress)
-    except OSError as error:
-        raise BrokerError(f"{_what(error, data_dir)}. Run the command again when that is mended.") from error
+    with moving(as_json, data_dir) as progress:
+        moved = move(config, data_dir, system_runtime(), progress)
     _report(moved, config, data_dir, back, as_json)
 
 
-def _config(data_dir: str, catalogue: str | None, schema: str | None, objects: str | None) -> "BrokerConfig":
+def config_of(data_dir: str, catalogue: str | None, schema: str | None, objects: str | None) -> "BrokerConfig":
     """Settings of the environment count where an option is missing."""
     import attrs
 
@@ -78,11 +78,17 @@ def _config(data_dir: str, catalogue: str | None, schema: str | None, objects: s
     return attrs.evolve(config, data_dir=os.path.abspath(os.path.expanduser(data_dir)))
 
 
-def _be_quiet() -> None:
-    """Events are for brokers; what went wrong is said by errors."""
+@contextmanager
+def moving(as_json: bool, data_dir: str) -> Iterator["_Progress"]:
+    """Show how far it is. Events are for brokers; what went wrong is said by errors."""
     from broker import log
 
     log.configure("error", "text", colours=False)
+    try:
+        with _progress(as_json) as progress:
+            yield progress
+    except OSError as error:
+        raise BrokerError(f"{_what(error, data_dir)}. Run the command again when that is mended.") from error
 
 
 def _what(error: OSError, data_dir: str) -> str:

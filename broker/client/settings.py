@@ -141,6 +141,7 @@ class Settings(TypedDict, total=False):
     catalogue_schema: str
     standby: bool
     nodes: int
+    machine_weight: float
     ship_linger_ms: int
     objects: str | None
     remote_log_manager_task_interval_ms: int

@@ -118,6 +118,28 @@ class Held(Protocol):
     def close(self) -> None: ...
 
 
+@attrs.frozen
+class MachineNodes:
+    """One of several machines. ``nodes``: the places of those that it has; ``serving``: of those that clients can use."""
+
+    machine: str
+    version: str
+    weight: float
+    drained: bool
+    nodes: list[int]
+    serving: list[int]
+
+
+class Machines(Protocol):
+    """The machines among which nodes are divided, in the catalogue. Methods raise StorageError."""
+
+    def machines(self) -> list[MachineNodes]:
+        """Those that are there."""
+
+    def drain(self, machine: str, *, drained: bool) -> bool:
+        """Whether there is such a machine."""
+
+
 class Pinning(Protocol):
     """A backup that all nodes pin together (``storage/backup/together.py``)."""
 
@@ -164,15 +186,18 @@ class Nodes:
         epoch: int = 0,
         node_id: int | None = None,
         pin: Callable[[str, str], AbstractContextManager[Pinning]] | None = None,
+        machines: Machines | None = None,
     ) -> None:
         """``place`` of this node, from 0 on; node ids begin with ``first_id``. ``data_dir``: of all nodes. ``secret``: the
         password by which nodes log in with each other; never shown. ``link``: to the node whose listener for nodes is at
         this address. ``lock_topics``: of nodes on several machines, waits so many s for the lock; None: it is a file, as the
         directories of all nodes are here. ``node_id``: this node's; None: the one that follows from its place. ``pin``: begins a
-        backup of all nodes, from its id and the directory that its files are pinned in; None: they have no disk in common."""
+        backup of all nodes, from its id and the directory that its files are pinned in; None: they have no disk in common.
+        ``machines``: of nodes on several."""
         assert 0 <= place < count, (place, count)
         self.place = place
         self.epoch = epoch  # as ``Node.epoch``
+        self.machines = machines
         self.count = count
         self.first_id = first_id
         self.node_id = first_id + place if node_id is None else node_id

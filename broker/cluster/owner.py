@@ -56,8 +56,7 @@ _START_S = 60.0
 # How often a state that lasts is logged.
 _LOG_EVERY_S = 60.0
 
-# How long one of several nodes leaves a free lock to machines that have fewer of them, and how often it looks meanwhile.
-_LEFT_S = 2.0
+# How often a standby that leaves a free lock to others looks meanwhile.
 _LOOK_S = 0.25
 
 Connect = Callable[[], OwnerSession]
@@ -87,17 +86,16 @@ class Owner:
         margin_s: float = MARGIN_S,
         answers_s: float = ANSWERS_S,
         renew_s: float = RENEW_S,
-        leaves: Callable[[OwnerSession], bool] | None = None,
     ) -> None:
-        """``holder`` and ``address`` say who it is to those who find the state taken. ``leaves``: whether a standby that finds it
-        free leaves it to others for a moment."""
+        """``holder`` and ``address`` say who it is to those who find the state taken."""
         self.callbacks = Callbacks()
+        # For how long a standby that finds the state free leaves it to others.
+        self.leaves_s: Callable[[OwnerSession], float] = lambda _session: 0.0
         self.epoch = 0
         self.number = 0  # of the journal's last row, when it was taken over
         self.answers_from = 0.0  # when the owner before has fallen silent (Clock.monotonic() s)
         self.lease = Lease(lease_s, margin_s, answers_s)
         self._connect = connect
-        self._leaves = leaves
         self._clock = clock
         self._threads = threads
         self._holder = holder
@@ -144,7 +142,8 @@ class Owner:
             self._stopping.wait(min(grace_s, _LOCK_WAIT_S))
             return None
         row = session.look()
-        if self._leaves is not None and self._leaves(session) and standing.leaves(row, session):
+        leaves_s = self.leaves_s(session)
+        if leaves_s and standing.leaves(row, session, leaves_s):
             self._stopping.wait(_LOOK_S)
             return None
         if not standing.may_wait and row.left_s > 0 and not session.lock(0):
@@ -158,7 +157,7 @@ class Owner:
             ends = self._clock.monotonic() + row.left_s
             while not session.lock(min(_LOCK_WAIT_S, max(_SHORT_WAIT_S, ends - self._clock.monotonic()))):
                 standing.owned_by(row)
-                if self._clock.monotonic() >= ends or stopped():
+                if self._clock.monotonic() >= ends or stopped() or self.leaves_s(session):
                     return None
         elif not session.lock(0) and not _lock_of_silent_holder(session, row):
             return None
@@ -390,7 +389,7 @@ class _Standing:
         if self._says("away"):
             log.warning("waiting_for_engine", error=str(error))
 
-    def leaves(self, row: OwnerRow, session: OwnerSession) -> bool:
+    def leaves(self, row: OwnerRow, session: OwnerSession, leaves_s: float) -> bool:
         """Whether to leave it to others a little longer: it is theirs, or has not been free for long. Raises StorageError."""
         if row.left_s > 0 and session.lock_holders():
             self._free_since = None
@@ -399,7 +398,7 @@ class _Standing:
         now = self._now()
         if self._free_since is None:
             self._free_since = now
-        return now < self._free_since + _LEFT_S
+        return now < self._free_since + leaves_s
 
     def owned_by(self, row: OwnerRow) -> None:
         if self._says(f"owner {row.epoch}"):

@@ -42,6 +42,14 @@ class TierSettings:
         "started with the same number divide them among themselves.",
         reason="One process uses one core, and is enough for most.",
     )
+    machine_weight: float = own_setting(
+        1.0,
+        least=0.0,
+        most=1000.0,
+        doc="Of several machines that divide `nodes` among themselves: this one should have as many as its weight is in "
+        "proportion to those of the others. One of weight 0 has nodes only while no other machine is there.",
+        reason="Machines are often alike.",
+    )
     ship_linger_ms: int = own_setting(
         250,
         least=0,

@@ -7,15 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Call
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
+from broker.log import get_logger
 from broker.network.work import Work
 from broker.storage.log.log import Log
 from protocol.kafka.errors import ErrorCode
+
+log = get_logger("kafka")
 
 T = TypeVar("T", bound=Hashable)
 T2 = TypeVar("T2")
@@ -139,3 +142,13 @@ def check_replicas(context: KafkaContext, broker_ids: Sequence[int]) -> None:
     else:
         message = "A partition needs at least one replica."
     raise RequestError(ErrorCode.invalid_replica_assignment, message)
+
+
+def one_replica(context: KafkaContext, topic: str, replication_factor: int, assignments: Sequence[Any]) -> str | None:
+    """What the cluster does not do as it was asked. Partitions are made all the same: clients that know clusters of Kafka ask for
+    three replicas out of habit."""
+    replicas = max([replication_factor, *(len(each.broker_ids) for each in assignments)])
+    if context.nodes is None or (replicas <= 1 and not assignments):
+        return None
+    log.warning("one_replica", topic=topic, replicas_asked=replicas)
+    return "Each partition has one replica, on the node that follows from its topic's name and its number."

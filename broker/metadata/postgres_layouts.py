@@ -95,7 +95,12 @@ CREATE TABLE machines (
 CREATE TABLE machine_numbers (address text COLLATE "C" PRIMARY KEY, number int NOT NULL UNIQUE, machine text NOT NULL);
 """
 
-LAYOUTS = (_CATALOGUE, _NODES)
+# 3: how many nodes a machine should have, and whether an administrator wants it to have none.
+_SHARES = """
+ALTER TABLE machines ADD COLUMN weight double precision NOT NULL DEFAULT 1, ADD COLUMN drained boolean NOT NULL DEFAULT false;
+"""
+
+LAYOUTS = (_CATALOGUE, _NODES, _SHARES)
 # Increases with each change of the tables that an older broker would misread.
 LAYOUT_VERSION = len(LAYOUTS)
 

@@ -37,10 +37,8 @@ from broker.storage.tier.tier import Tier
 
 logger = get_logger("server")
 
-# Where an owner's objects are in the store: each has a place of its own, so an owner that has been replaced overwrites nothing.
+# Where journals' objects are in the store.
 JOURNAL = "journal"
-# The second part is drawn: after a restore of the database, or the loss of a replica's last rows, an epoch may come twice.
-_OWNERS = "{epoch:08x}/{drawn}-"
 # Where files that are no segments are in the store.
 FILES = "files"
 _PIECE_BYTES = 1024 * 1024
@@ -55,6 +53,12 @@ def journal_of(node: int) -> str:
     return f"nodes/{node}/{JOURNAL}" if node else JOURNAL
 
 
+def owners_prefix(journal: str, epoch: int, entropy: Entropy) -> str:
+    """Of the keys of an owner's objects: each has a place of its own, so an owner that has been replaced overwrites nothing. A
+    part is drawn: after a restore of the database, or the loss of a replica's last rows, an epoch may come twice."""
+    return f"{journal}/{epoch:08x}/{entropy.uuid().hex[:8]}-"
+
+
 def open_durable(
     config: BrokerConfig, runtime: Runtime, stopped: Callable[[], bool], open_engine: OpenEngine, node: int = 0
 ) -> "DurableState | None":
@@ -62,6 +66,15 @@ def open_durable(
     share the catalogue. Raises ConfigError."""
     engine = open_engine(config, runtime, stopped)
     return None if engine is None else DurableState(config.data_dir, runtime, engine, journal_of(node))
+
+
+def check_end(shipper: Shipper, number: int) -> None:
+    """Whether the journal that was replayed ends with this row, as its owner's row says. Raises ConfigError."""
+    rows = shipper.rows
+    if rows and rows[-1][0] != number:
+        raise ConfigError(
+            f"Restore the database as a whole: its journal ends with row {rows[-1][0]}, and its owner's row says {number}."
+        )
 
 
 class DurableState:
@@ -80,7 +93,7 @@ class DurableState:
             engine.journal,
             engine.objects,
             runtime.clock,
-            prefix=f"{journal}/" + _OWNERS.format(epoch=engine.owner.epoch, drawn=runtime.entropy.uuid().hex[:8]),
+            prefix=owners_prefix(journal, engine.owner.epoch, runtime.entropy),
             last=engine.owner.number,
             limits=engine.limits,
         )
@@ -113,11 +126,7 @@ class DurableState:
             size = restore(disk, self._data_dir, engine.journal, self.objects, self.shipper, ahead(engine.readers))
         except (OSError, StorageError) as error:
             raise ConfigError(f"The journal cannot be read: {error}.") from error
-        rows, number = self.shipper.rows, engine.owner.number
-        if rows and rows[-1][0] != number:
-            raise ConfigError(
-                f"Restore the database as a whole: its journal ends with row {rows[-1][0]}, and its owner's row says {number}."
-            )
+        check_end(self.shipper, engine.owner.number)
         logger.info(
             "journal_replayed", rows=len(self.shipper.rows), bytes=size, seconds=round(clock.monotonic() - began, 3)
         )

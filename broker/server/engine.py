@@ -20,7 +20,7 @@ from broker.errors import ConfigError
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.journal import Journal
 from broker.metadata.postgres import PostgresCatalogue
-from broker.metadata.postgres_cluster import holder, others_have_fewer, refuse_several
+from broker.metadata.postgres_cluster import check_count, holder, left_to_others_s
 from broker.metadata.postgres_connection import Address
 from broker.metadata.postgres_database import PostgresDatabase
 from broker.metadata.postgres_feed import PostgresFeed
@@ -86,8 +86,9 @@ def open_postgres(
         runtime.threads,
         holder=process_name() if seat is None else holder(seat.machine),
         address=",".join(str(listener) for listener in config.listeners),
-        leaves=None if seat is None else partial(others_have_fewer, address, seat.count, seat.machine),
     )
+    if seat is not None:
+        owner.leaves_s = partial(left_to_others_s, address, seat.count, seat.machine)
     if not owner.acquire(config.standby, stopped):
         return None
     try:
@@ -114,8 +115,11 @@ class PostgresEngine:
         """Raises ConfigError, StorageError."""
         self.database = database = PostgresDatabase(address, clock=runtime.clock)
         database.epoch, database.on_fenced = owner.epoch, owner.lost
-        if seat is None:
-            refuse_several(database)
+        try:
+            check_count(database, 1 if seat is None else seat.count)
+        except BaseException:
+            database.close()
+            raise
         self.feed = None if seat is None else PostgresFeed(database, seat.count, runtime.clock)
         self.owner = owner
         self.objects = objects

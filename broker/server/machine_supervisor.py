@@ -1,9 +1,9 @@
 """`broker serve --nodes N --catalogue postgresql://...`: one of several machines that are one cluster. It runs a process for
 each node, which has its node or stands by for it, and hands nodes over to machines that have fewer. It serves no client.
 
-A machine that has at least two nodes more than another one ends one of its processes cleanly; the other machine's process
-waits for the lock and has it at once, and the one that is started again here stands by. One node of the cluster moves at a
-time, and only while all of them serve. A machine that is lost gives up its nodes with the connections of its processes, which
+A machine that has at least two nodes more than another one, or is drained, ends one of its processes cleanly; the other machine's
+process waits for the lock and has it at once, and the one that is started again here stands by. One node of the cluster moves at
+a time, and only while all of them serve. A machine that is lost gives up its nodes with the connections of its processes, which
 end with this one.
 
 On the main thread, which waits.
@@ -139,7 +139,7 @@ class MachineSupervisor:
         stop. Raises ConfigError if it goes on."""
         address = _address_of(self._config) or self._machine
         deadline = self._clock.monotonic() + 2 * SEEN_S
-        while (number := session.join(self._machine, address, self._version)) is None:
+        while (number := session.join(self._machine, address, self._version, self._config.machine_weight)) is None:
             if self._clock.monotonic() >= deadline:
                 raise ConfigError(
                     f"Give each machine an address of its own: another one of the cluster is {address}, for its clients."
@@ -153,8 +153,10 @@ class MachineSupervisor:
         told = False
         beat_at = self._clock.monotonic()
         while not self._stopping.wait(_LOOK_S):
-            if 2 in self._processes.look() and not told:
-                raise ConfigError("A node could not be started: the event before this one says what to change.")
+            if 2 in self._processes.look():
+                if not told:
+                    raise ConfigError("A node could not be started: the event before this one says what to change.")
+                self._drop_session()  # the number of nodes may be another one: the next session looks
             if self._clock.monotonic() < beat_at:
                 continue
             beat_at = self._clock.monotonic() + _BEAT_S
@@ -173,7 +175,7 @@ class MachineSupervisor:
                 self._session = ClusterSession(self._address, ANSWER_S)
                 self._session.prepare(self._count, self._cluster_id, self._secret)
                 self._move = None
-            view = self._session.beat(self._machine, self._version)
+            view = self._session.beat(self._machine, self._version, self._config.machine_weight)
             self._balance(self._session, view)
             return view
         except StorageError as error:
@@ -185,7 +187,7 @@ class MachineSupervisor:
         for seat in view.seats:
             if seat.serves and seat.machine == self._machine:  # clients find a node that was started again where it was
                 self._ports[seat.node] = ports_text(seat.about)
-        others = {each for each in view.machines.values() if each != self._version}
+        others = {each.version for each in view.machines} - {self._version}
         if others != self._versions:
             self._versions = others
             if others:
@@ -206,8 +208,7 @@ class MachineSupervisor:
         now = self._clock.monotonic()
         if mine != self._mine:
             self._mine, self._mine_since = mine, now
-        fewest = min((len(view.had_by(name)) for name in view.machines if name != self._machine), default=len(mine))
-        if len(mine) < fewest + 2 or not all(seat.serves for seat in view.seats):
+        if not view.has_too_many(self._machine) or not all(seat.serves for seat in view.seats):
             return
         node = next((node for node in reversed(mine) if session.somebody_waits_for(node)), None)
         if node is None or now < self._mine_since + _GOT_S or not session.begin_move():

@@ -19,7 +19,7 @@ from broker.storage import partition_dir
 from broker.storage.checkpoints import read_partition_metadata
 
 COMPACTED, SHUFFLE = "pulsar-compacted", "shuffle"
-_NAME = re.compile(r"([0-9a-f]{32})-([0-9]+)-[0-9]+\.compacted")
+COMPACTED_NAME = re.compile(r"([0-9a-f]{32})-([0-9]+)-[0-9]+\.compacted")
 
 
 def move_service_files(
@@ -30,7 +30,9 @@ def move_service_files(
     OSError."""
     names = {place: _listed(disk, f"{place}/{COMPACTED}") for place in old}
     found = {
-        place: matches for place in old if (matches := [each for each in map(_NAME.fullmatch, names[place]) if each])
+        place: matches
+        for place in old
+        if (matches := [each for each in map(COMPACTED_NAME.fullmatch, names[place]) if each])
     }
     topics = _topics(disk, {match[1] for matches in found.values() for match in matches}, partitions)
     for place, matches in found.items():

@@ -13,11 +13,13 @@ from typing import Any
 
 import attrs
 
-from broker.cluster.nodes import Nodes, moved_id, node_of, user_of
+from broker.cluster.nodes import MachineNodes, Nodes, moved_id, node_of, user_of
 from broker.config import BrokerConfig, Listener
 from broker.config.listener import NODES_LISTENER
 from broker.errors import BrokerError, StorageError
 from broker.log import EventLimit, get_logger
+from broker.metadata.postgres_cluster import drain, read_view
+from broker.metadata.postgres_database import PostgresDatabase
 from broker.metadata.postgres_feed import FeedListener, PostgresFeed
 from broker.part import Reloads
 from broker.runtime import Runtime
@@ -50,6 +52,7 @@ class SeatMember(Member):
         self._seat = seat
         self._clock: Clock | None = None
         self._feed: PostgresFeed | None = None
+        self._database: PostgresDatabase | None = None
         self._known: dict[str, int] = {}
         self._tls_config: BrokerConfig | None = None  # if nodes speak TLS with each other
         self._tls: Callable[[], TlsSettings] | None = None
@@ -83,7 +86,7 @@ class SeatMember(Member):
         opened = engine.open_postgres(config, runtime, stopped, self._seat)
         if opened is not None:
             assert opened.feed is not None
-            self._feed, self._clock = opened.feed, runtime.clock
+            self._feed, self._clock, self._database = opened.feed, runtime.clock, opened.database
             if self._tls_config is not None:
                 self._tls = partial(client_tls, self._tls_config, runtime.disk)
                 self._tls()  # what is wrong is said now
@@ -107,7 +110,26 @@ class SeatMember(Member):
             self._feed.lock_topics,
             self._feed.epoch,
             moved_id(self._first_id, self._seat.machine_number, self.place, self.count),
+            machines=self,
         )
+
+    def machines(self) -> list[MachineNodes]:
+        """``Machines``."""
+        assert self._database is not None
+        view = read_view(self._database.read, self._database.address, self.count)
+        serving = {seat.node for seat in view.seats if seat.serves}
+        return [
+            MachineNodes(
+                row.machine, row.version, row.weight, row.drained, nodes, [*filter(serving.__contains__, nodes)]
+            )
+            for row in view.machines
+            for nodes in [view.had_by(row.machine)]
+        ]
+
+    def drain(self, machine: str, *, drained: bool) -> bool:
+        """``Machines``."""
+        assert self._database is not None
+        return drain(self._database, machine, drained=drained)
 
     def settle(self, timeout_s: float, node: int) -> bool:
         """``Settling``."""

@@ -25,7 +25,7 @@ from broker.runtime import Runtime, copying
 from broker.runtime.disk import Disk, File
 from broker.runtime.objects import ObjectMissing
 from broker.server.durable import DurableState
-from broker.server.moving import Moved, Progress, database_of, owned
+from broker.server.moving import Moved, Progress, Shipping, database_of, owned
 from broker.server.node_directories import gather
 from broker.storage import partition_dir
 from broker.storage.checkpoints import (
@@ -46,8 +46,6 @@ from broker.storage.tier.closed_segments import ClosedSegment, Partition, closed
 from broker.storage.tier.keys import SegmentKey
 
 _PIECE_BYTES = 4 * 1024 * 1024
-# Files and bytes that are shipped together, and open at a time.
-_FILES_AT_ONCE, _BYTES_AT_ONCE = 200, 32 * 1024 * 1024
 # Active segments of at least so many bytes do not go through the journal, which is read as a whole at each start.
 ROLL_FROM = 1024 * 1024
 # Files that the next start would remove.
@@ -118,7 +116,7 @@ class _Mover:
         self._progress = progress
         self._remote = remote
         self._moved = Moved()
-        self._waiting: list[tuple[str, int]] = []  # files that are to be shipped, with their sizes
+        self._shipping = Shipping(disk, data_dir, durable.shipper)
         self._done = 0
 
     def run(self, topics: dict[str, TopicRow]) -> Moved:
@@ -133,7 +131,8 @@ class _Mover:
             self._moved.partitions += 1
         for path in others:
             self._ship(path)
-        self._flush()
+        self._shipping.flush()
+        self._moved.files, self._moved.file_bytes = self._shipping.files, self._shipping.size
         return self._moved
 
     def _advance(self, size: int) -> None:
@@ -264,33 +263,9 @@ class _Mover:
             finally:
                 opened.close()
 
-    # Files.
-
     def _ship(self, path: str) -> None:
         """With the next flush."""
-        size = self._size(path)
-        if self._waiting and sum(size for _, size in self._waiting) + size > _BYTES_AT_ONCE:
-            self._flush()
-        self._waiting.append((path, size))
-        self._advance(size)
-        if len(self._waiting) >= _FILES_AT_ONCE:
-            self._flush()
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        shipper = self._durable.shipper
-        wanted = []
-        for path, size in waiting:
-            file = self._open(path)
-            with shipper.lock:
-                state = shipper.table.created(path)
-                state.wrote(0, size)
-            wanted.append((state, file))
-        shipper.ship(wanted)
-        for _, file in wanted:
-            file.close()
-        self._moved.files += len(waiting)
-        self._moved.file_bytes += sum(size for _, size in waiting)
+        self._advance(self._shipping.add(path))
 
     def _open(self, path: str) -> File:
         return self._disk.open(f"{self._data_dir}/{path}", read_only=True)

@@ -84,6 +84,7 @@ class Cluster:
         self.postgres = postgres
         self.count = count
         self.settings = [f"catalogue={postgres.url}", f"objects=file://{directory / 'objects'}", *settings]
+        self.schema = "broker"
         self.machines: list[Machine] = []
 
     def machine(self, *settings: str, environment: Mapping[str, str] | None = None) -> Machine:
@@ -108,8 +109,8 @@ class Cluster:
         """Which machine has each node, of those that serve."""
         with self.postgres.connect() as connection:
             found = connection.execute(
-                f"SELECT owners.node, holder FROM ({owners_of(Address(self.postgres.url), self.count)}) AS owners "
-                "JOIN broker.nodes ON nodes.node = owners.node AND nodes.epoch = owners.epoch WHERE leased"
+                f"SELECT owners.node, holder FROM ({owners_of(Address(self.postgres.url, self.schema), self.count)}) AS owners "
+                f"JOIN {self.schema}.nodes ON nodes.node = owners.node AND nodes.epoch = owners.epoch WHERE leased"
             ).fetchall()
         return {int(str(node)): machine_of(str(holder)) for node, holder in found}
 
@@ -148,7 +149,7 @@ class Cluster:
     def endpoints(self, listener: str) -> dict[int, str]:
         """Where each node listens that has served, or has listened last, by its place."""
         with self.postgres.connect() as connection:
-            rows = connection.execute("SELECT node, about FROM broker.nodes").fetchall()
+            rows = connection.execute(f"SELECT node, about FROM {self.schema}.nodes".encode()).fetchall()
         found = {int(str(node)): json.loads(str(about))["endpoints"][listener] for node, about in rows}
         return {place: f"{host}:{port}" for place, (host, port) in found.items()}
 

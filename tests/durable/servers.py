@@ -54,6 +54,7 @@ class Place:
     """A schema, a store, and directories."""
 
     def __init__(self, server: PostgresServer, directory: Path) -> None:
+        self.server = server
         self.url = server.url
         self.schema = fresh_schema()
         self.objects = f"file://{directory}/objects"

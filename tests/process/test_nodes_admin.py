@@ -159,6 +159,12 @@ def test_three_replicas_may_be_asked_for_and_the_answer_says_that_there_is_one(c
     made = cluster.make(2, "assigned", -1, replication_factor=-1, assignments=assignments)
     assert 0 == made.error_code
     assert "one replica" in made.error_message
+    for more, expected in (([[2, 3], [1]], 0), ([[2, 4]], ErrorCode.invalid_replica_assignment)):
+        count = 2 + len(more) + 2 * bool(expected)
+        grown = {"name": "assigned", "count": count, "assignments": [{"broker_ids": each} for each in more]}
+        response = cluster.ask(3, ApiKey.CREATE_PARTITIONS, 3, topics=[grown], timeout=30_000, validate_only=False)
+        assert expected == response.results[0].error_code
+        assert ("There is no broker 4" if expected else "one replica") in response.results[0].error_message
     stranger = [{"partition_index": 0, "broker_ids": [1, 4]}]
     made = cluster.make(2, "stranger", -1, replication_factor=-1, assignments=stranger)
     assert ErrorCode.invalid_replica_assignment == made.error_code

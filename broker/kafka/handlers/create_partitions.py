@@ -14,6 +14,7 @@ from broker.kafka.checks import (
     check_time,
     deadline_of,
     error_fields,
+    one_replica,
     repeated,
 )
 from broker.kafka.context import KafkaContext
@@ -48,7 +49,8 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
                 call.check_mutations(_STRICT_SINCE)
                 context.logs.add_partitions(topic.name, topic.count)
                 call.mutated(added, _STRICT_SINCE)
-            results.append(_result(topic.name))
+            note = one_replica(context, topic.name, 1, topic.assignments or ())
+            results.append({**_result(topic.name), "error_message": note})
         except (Refusal, StorageError) as error:
             results.append(_result(topic.name, error))
     return {"results": results}

@@ -16,18 +16,16 @@ from broker.kafka.checks import (
     check_time,
     deadline_of,
     error_fields,
+    one_replica,
     repeated,
 )
 from broker.kafka.configs.resources import Settings
 from broker.kafka.context import KafkaContext
-from broker.log import get_logger
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema.control import Counted
-
-log = get_logger("kafka")
 
 # "The broker's default", for the number of partitions and for the replication factor.
 DEFAULT = -1
@@ -82,7 +80,7 @@ def _create(
     context: KafkaContext, settings: Settings, topic: Any, partitions: int, validate_only: bool
 ) -> dict[str, Any]:
     configs = {config.name: config.value for config in topic.configs}
-    note = _note(context, topic)
+    note = one_replica(context, topic.name, topic.replication_factor, topic.assignments)
     info = context.logs.create_topic(topic.name, partitions, configs, validate_only=validate_only)
     return {
         "name": topic.name,
@@ -94,16 +92,6 @@ def _create(
         # Made when the reply is written: there are some 30 of each topic.
         "configs": Counted(len(SETTINGS), _config_entries(settings, configs)),
     }
-
-
-def _note(context: KafkaContext, topic: Any) -> str | None:
-    """What the cluster does not do as it was asked. The topic is made all the same: clients that know clusters of Kafka ask for
-    three replicas out of habit."""
-    replicas = max([topic.replication_factor, *(len(each.broker_ids) for each in topic.assignments)])
-    if context.nodes is None or (replicas <= 1 and not topic.assignments):
-        return None
-    log.warning("one_replica", topic=topic.name, replicas_asked=replicas)
-    return "Each partition has one replica, on the node that follows from its topic's name and its number."
 
 
 def _config_entries(settings: Settings, configs: Mapping[str, str]) -> Iterator[dict[str, Any]]:

@@ -107,9 +107,23 @@ def test_a_client_without_rights_gets_nothing(api: Api) -> None:
             assert 403 == status(api, path, as_user("nobody")), path
 
 
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_only_those_who_may_alter_the_cluster_drain_a_machine(api: Api, method: str) -> None:
+    authorizer = api.broker.server.security.authorizer
+    assert isinstance(authorizer, AclAuthorizer)
+    api.broker.add_user("carol", "secret")
+    cluster = (ResourceType.CLUSTER, "kafka-cluster", PatternType.LITERAL)
+    authorizer.create([Acl(*cluster, "User:carol", "*", Operation.DESCRIBE, Permission.ALLOW)])
+    for user, expected in (("nobody", 403), ("carol", 403), ("root", 404)):
+        connection = api.connection()
+        connection.request(method, "/api/v1/cluster/machines/m/drain", headers=as_user(user))
+        assert expected == connection.getresponse().status, user
+        connection.close()
+
+
 @pytest.mark.parametrize("extra", ["", "partition=0", "partition=7&offset=99999", "limit=1"])
 def test_client_without_rights_cannot_probe_names(api: Api, extra: str) -> None:
-    known = {"{group}": "reads-orders", "{topic}": "orders", "{number}": "1"}
+    known = {"{group}": "reads-orders", "{topic}": "orders", "{number}": "1", "{machine}": "m"}
     missing = dict.fromkeys(known, "no-such-thing")
     patterns = [each.pattern for each in api.http.routes() if "{" in each.pattern and each.pattern.startswith("/api/")]
     assert len(patterns) >= 4
