@@ -109,6 +109,10 @@ class PartitionLeader(NamedTuple):
 class Settling(Protocol):
     def settle(self, timeout_s: float, node: int) -> bool: ...
 
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        """The number of the catalogue's last change, and which topics have changed since that of number ``since``. None: that is
+        not known any more. Raises StorageError."""
+
 
 class Held(Protocol):
     def close(self) -> None: ...
@@ -298,6 +302,10 @@ class Nodes:
             except BlockingIOError:
                 self._pause.wait(_AGAIN_S)
         raise StorageError("Another node is changing topics, and has not come to an end")
+
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        """``Settling``."""
+        return self._shared.changed_topics(since)
 
     def settle(self) -> bool:
         """Wait until each living node has in force what is in the catalogue now. False: one has not for a long time."""

@@ -16,7 +16,7 @@ Tests: tests/contract/test_catalogue.py.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 import attrs
@@ -139,8 +139,8 @@ class Catalogue(Protocol):
 
     # Topics ---------------------------------------------------------------------------------------------------------
 
-    def topics(self) -> list[TopicRow]:
-        """All topics, sorted by name."""
+    def topics(self, names: Collection[str] | None = None) -> list[TopicRow]:
+        """All topics, or those of these names, sorted by name."""
 
     def put_topic(self, row: TopicRow) -> None:
         """Insert the topic. It replaces the topic of the same name, and one with the same id: its directories were renamed."""

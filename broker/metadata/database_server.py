@@ -23,7 +23,7 @@ import attrs
 from broker.errors import StorageError, UnknownOutcome
 from broker.log import get_logger
 from broker.metadata.shared_moment import SharedMoment
-from broker.metadata.shared_wire import changed_names, changed_table, decode, encode
+from broker.metadata.shared_wire import CHANGES_KEPT, changed_names, changed_table, decode, encode, topic_of
 from broker.metadata.sql import Statements
 from broker.metadata.sqlite_database import SqliteDatabase
 from broker.runtime.channel import Channel, ChannelClosed, ChannelListener
@@ -69,6 +69,8 @@ class DatabaseServer:
         self._on_stuck = on_stuck
         self._changed = Condition()  # guards what follows
         self._version = 0
+        self._topics: dict[str, int] = {}  # the latest changes: the version of each, in their order
+        self._forgotten = 0  # the latest version of those that are not kept
         self._watchers: dict[int, _Watcher] = {}
         self._channels: set[Channel] = set()
         self._backup: SharedMoment | None = None
@@ -191,10 +193,24 @@ class DatabaseServer:
         channel.close()
 
     def _tell(self, tables: list[str]) -> None:
+        topics = [topic for topic in map(topic_of, tables) if topic is not None]
         with self._changed:
-            if any(each.tables.intersection(tables) for each in self._watchers.values()):
-                self._version += 1
-                self._send_all(["changed", self._version, tables])
+            if not topics and not any(each.tables.intersection(tables) for each in self._watchers.values()):
+                return
+            self._version += 1
+            for topic in topics:
+                self._topics.pop(topic, None)
+                self._topics[topic] = self._version
+            while len(self._topics) > CHANGES_KEPT:
+                self._forgotten = self._topics.pop(next(iter(self._topics)))
+            self._send_all(["changed", self._version, [table for table in tables if topic_of(table) is None]])
+
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        """``cluster.nodes.Settling``."""
+        with self._changed:
+            if since < self._forgotten:
+                return self._version, None
+            return self._version, [topic for topic, version in self._topics.items() if version > since]
 
     def _send_all(self, message: list[Any]) -> None:
         encoded = encode(message)
@@ -251,6 +267,8 @@ class _Session:
                 answer = None
             elif kind == "secret":
                 answer = self._server.secret
+            elif kind == "topics":
+                answer = self._server.changed_topics(int(message[1]))
             elif kind == "settle":
                 answer = self._server.settle(float(message[1]), int(message[2]))
             else:

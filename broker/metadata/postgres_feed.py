@@ -10,6 +10,9 @@ no row here.
 After the commit, in a transaction of its own, a NOTIFY wakes the other nodes: inside, it would hold a lock of the whole server
 until the commit is on the disk. It may be lost, so nodes look by themselves as well.
 
+A change of topics writes a row for each topic as well, so that nodes need not read all topics again for each. These rows are
+removed after ``CHANGES_KEPT`` further changes.
+
 *Nodes.* A node that serves has a row in ``nodes``: under which epoch, what it says about itself, and up to which number it has
 the changes in force. The row counts as long as its owner's epoch is that one and has the lease. A node's rows are fenced as
 all that it writes.
@@ -30,7 +33,7 @@ import psycopg
 from broker.errors import StorageError
 from broker.metadata.postgres_connection import Address, Connection, Cursor
 from broker.metadata.postgres_database import PostgresDatabase
-from broker.metadata.shared_wire import changed_names, changed_table
+from broker.metadata.shared_wire import CHANGES_KEPT, changed_names, changed_table, topic_of
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
 
@@ -52,6 +55,11 @@ _REGISTER = (
     "INSERT INTO nodes VALUES (%s, %s, %s, %s) "
     "ON CONFLICT (node) DO UPDATE SET epoch = excluded.epoch, about = excluded.about, applied = excluded.applied"
 )
+# Names are sorted by their code points, and that of "0" follows that of "/".
+_ONE_TOPIC = "name >= 'topics/' AND name < 'topics0'"
+_VERSIONS = f"SELECT name, version FROM feed WHERE NOT ({_ONE_TOPIC})"
+_CHANGED_TOPICS = f"SELECT name, version FROM feed WHERE name IN ('', 'topics') OR ({_ONE_TOPIC} AND version > %s)"
+_FORGET = f"DELETE FROM feed WHERE {_ONE_TOPIC} AND version < (SELECT version FROM feed WHERE name = '') - %s"
 # Topics are changed under a lock that its holder may lose without knowing. So whoever takes it raises this row, as a change, and
 # a transaction that changes topics fails unless the row is as it was raised. Both lock the row '' first. What fails is a NULL;
 # the server's message has the row.
@@ -131,7 +139,16 @@ class PostgresFeed:
 
     def versions(self) -> dict[str, int]:
         """The number of each table's last change; '' has the last number. Raises StorageError."""
-        return {name: int(version) for name, version in self._database.read("SELECT name, version FROM feed")}
+        return {name: int(version) for name, version in self._database.read(_VERSIONS)}
+
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        """``cluster.nodes.Settling``."""
+        rows = dict(self._database.read(_CHANGED_TOPICS, (since,)))
+        version, last = int(rows.pop("", 0)), int(rows.pop("topics", 0))
+        # A node of an earlier version may have changed some, and told no names.
+        if since < max(0, version - CHANGES_KEPT) or last > max(since, 0, *rows.values()):
+            return version, None
+        return version, [topic for topic in map(topic_of, rows) if topic is not None]
 
     def living(self) -> list[LivingNode]:
         """Raises StorageError."""
@@ -182,12 +199,18 @@ class PostgresFeed:
         version = self.versions().get("", 0)
         deadline = self._clock.monotonic() + timeout_s
         pause_s, longest_s = _LOOKS_S
-        while any(each.applied < version for each in self.living() if each.node != place):
+        while self._is_behind(version, place):
             if self._clock.monotonic() >= deadline:
                 return False
             self._pause.wait(pause_s)
             pause_s = min(longest_s, 2 * pause_s)
         return True
+
+    def _is_behind(self, version: int, place: int) -> bool:
+        # Mostly nobody is, and then the owner's row of each node need not be read.
+        rows = self._database.read("SELECT node FROM nodes WHERE applied < %s AND node <> %s", (version, place))
+        behind = {int(node) for (node,) in rows}
+        return bool(behind) and any(each.node in behind and each.applied < version for each in self.living())
 
     def end_earlier(self) -> None:
         """This node was just taken over: its owner before, which may stand still, does not keep the lock of topics any longer.
@@ -211,6 +234,7 @@ class PostgresFeed:
             connection.execute("SELECT pg_advisory_lock(%s)", (lock,))
             with connection.transaction():
                 connection.execute(_RAISE)
+                connection.execute(_FORGET, (CHANGES_KEPT,))
                 ((self._token,),) = connection.execute(_TOKEN).fetchall()
             return connection
         except psycopg.Error as error:

@@ -58,6 +58,12 @@ class SharedDatabase:
         with self._settling_lock:
             return bool(_ask(self._settling, ["settle", timeout_s, node]))
 
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        """``cluster.nodes.Settling``."""
+        with self._lock:
+            version, names = self._ask(["topics", since])
+            return int(version), names
+
     def secret(self) -> str:
         """By which nodes log in with each other. It is in no file, no argument and no variable of a process. Raises
         StorageError."""

@@ -6,6 +6,7 @@
 | ``["run", statements, then]`` | statements of a transaction, which begins with the first. ``then``: "go on", "commit", "undo" |
 | ``["watch", node, about, tables]`` | tell this channel of changes of these tables, and the others that this node is there |
 | ``["applied", version]`` | (from a watcher) everything up to this version is in force here |
+| ``["topics", version]`` | which topics have changed since: ``[version, names]``, with null for names that it does not know |
 | ``["secret"]`` | the password by which nodes log in with each other |
 | ``["settle", seconds, node]`` | answer when all watchers but this node's have applied what is committed by now |
 | ``["copy", path]`` | write what is committed now to this path |
@@ -29,6 +30,9 @@ from broker.errors import StorageError, UnknownOutcome
 
 _BYTES = "base64"
 _CHANGED = re.compile(r"^\s*(?:INSERT\s+INTO|DELETE\s+FROM|UPDATE)\s+(\w+)", re.IGNORECASE)
+# Names of changed topics are kept for so many changes. Who has missed more reads all topics again.
+CHANGES_KEPT = 1000
+_TOPIC = "topics/"
 ERRORS = {"storage": StorageError, "unknown": UnknownOutcome}
 
 
@@ -41,8 +45,17 @@ def changed_table(sql: str) -> str | None:
 
 def changed_names(table: str, rows: Iterable[Sequence[Any]]) -> set[str]:
     """What nodes are told of a change of this table with these values. Documents of different kinds have nothing to do with
-    each other."""
-    return {table} if table != "documents" else {f"{table}/{row[0]}" for row in rows}
+    each other. Of topics it also has the names (``topic_of``): there may be many, and one changes at a time."""
+    if table == "documents":
+        return {f"{table}/{row[0]}" for row in rows}
+    if table == "topics":  # a row that is removed by its id is put again under another name
+        return {table, *(f"{_TOPIC}{row[0]}" for row in rows if isinstance(row[0], str))}
+    return {table}
+
+
+def topic_of(name: str) -> str | None:
+    """The topic that has changed, if this is one of ``changed_names`` that says so."""
+    return name.removeprefix(_TOPIC) if name.startswith(_TOPIC) else None
 
 
 def encode(message: list[Any]) -> bytes:

@@ -12,7 +12,7 @@ Tests: tests/contract/test_catalogue.py, tests/metadata/test_sqlite.py, tests/me
 import json
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
@@ -50,6 +50,17 @@ def _put(table: str, keys: str, others: str) -> str:
     places = ", ".join("?" * len(f"{keys}, {others}".split(", ")))
     changes = ", ".join(f"{column} = excluded.{column}" for column in others.split(", "))
     return f"INSERT INTO {table} ({keys}, {others}) VALUES ({places}) ON CONFLICT ({keys}) DO UPDATE SET {changes}"
+
+
+def _filled(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Pieces for one statement each, of few lengths, so that there are few statements: the last value is repeated."""
+    for first in range(0, len(values), _CHUNK):
+        some = values[first : first + _CHUNK]
+        yield [*some, *[some[-1]] * ((1 << (len(some) - 1).bit_length()) - len(some))]
+
+
+def _places(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
 
 
 _COMMITTED = "committed, leader_epoch, metadata, commit_ms"
@@ -156,8 +167,16 @@ class SqlCatalogue:
 
     # Topics -----------------------------------------------------------------------------------------------------------
 
-    def topics(self) -> list[TopicRow]:
-        rows = self._database.read("SELECT name, topic_id, partitions, configs FROM topics ORDER BY name")
+    def topics(self, names: Collection[str] | None = None) -> list[TopicRow]:
+        query = "SELECT name, topic_id, partitions, configs FROM topics {}ORDER BY name"
+        if names is None:
+            rows = self._database.read(query.format(""))
+        else:
+            rows = [
+                row
+                for some in _filled(sorted(names))
+                for row in self._database.read(query.format(f"WHERE name IN ({_places(some)}) "), some)
+            ]
         return [TopicRow(r[0], uuid.UUID(bytes=r[1]), r[2], json.loads(r[3])) for r in rows]
 
     def put_topic(self, row: TopicRow) -> None:

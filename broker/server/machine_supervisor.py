@@ -45,6 +45,8 @@ _LOOK_S = 0.1
 _BEAT_S = 1.0
 # The longest that a node may take to serve elsewhere before another one may move.
 _MOVE_S = 30.0
+# A machine that has just got a node hands none over: the processes of one that was lost still stand in the queue for a second.
+_GOT_S = 2.0
 
 
 @attrs.define
@@ -52,6 +54,7 @@ class _Move:
     """A node on its way to another machine."""
 
     node: int
+    pid: int  # of its process here, which has been told to end
     ends_at: float  # monotonic s
     killed_at: float
     is_over: bool = False
@@ -78,6 +81,8 @@ class MachineSupervisor:
         self._processes = NodeProcesses(runtime.clock, arguments, config.node_id, self._variables)
         self._session: ClusterSession | None = None
         self._move: _Move | None = None
+        self._mine: list[int] = []  # the nodes that this machine has had since ``_mine_since``, monotonic s
+        self._mine_since = 0.0
         self._versions: set[str] = set()
         self._complaints = EventLimit()
 
@@ -199,25 +204,31 @@ class MachineSupervisor:
         if self._move is not None:
             self._go_on(session, view, self._move)
             return
+        mine = view.had_by(self._machine)
+        now = self._clock.monotonic()
+        if mine != self._mine:
+            self._mine, self._mine_since = mine, now
         if not view.has_too_many(self._machine) or not all(seat.serves for seat in view.seats):
             return
-        mine = view.had_by(self._machine)
         node = next((node for node in reversed(mine) if session.somebody_waits_for(node)), None)
-        if node is None or not session.begin_move():
+        if node is None or now < self._mine_since + _GOT_S or not session.begin_move():
             return
-        now = self._clock.monotonic()
-        self._move = _Move(node, now + _MOVE_S, now + self._config.shutdown_timeout_ms / 1000)
+        self._move = _Move(
+            node, self._processes.pid(node), now + _MOVE_S, now + self._config.shutdown_timeout_ms / 1000
+        )
         log.info("node_handed_over", node=self._config.node_id + node, nodes_left=len(mine) - 1)
         self._processes.terminate(node)
 
     def _go_on(self, session: ClusterSession, view: ClusterView, move: _Move) -> None:
         now = self._clock.monotonic()
         seat = view.seats[move.node]
+        is_here = seat.leased and seat.machine == self._machine
+        came_back = is_here and self._processes.pid(move.node) != move.pid  # nobody else has taken it
         if now >= move.killed_at and not move.is_over:  # it has not stopped in time
             move.is_over = True
-            if seat.leased and seat.machine == self._machine:
+            if is_here and not came_back:
                 self._processes.kill(move.node)
-        if (seat.serves and seat.machine != self._machine) or now >= move.ends_at:
+        if (seat.serves and seat.machine != self._machine) or came_back or now >= move.ends_at:
             self._move = None
             session.end_move()
 

@@ -177,7 +177,10 @@ class Watch:
             received = self._receive(0) if left else None
         if version >= 0:
             self._take_in(dict.fromkeys(tables))
-            self._channel.send(encode(["applied", version]))
+            try:
+                self._channel.send(encode(["applied", version]))
+            except ChannelClosed as error:
+                self._gone(error)
             self._has_looked = True
         if self._has_looked and self._nodes.living:
             self.caught_up.set()
@@ -193,8 +196,11 @@ class Watch:
         try:
             return self._channel.receive(timeout)
         except ChannelClosed as error:
-            if self._stopping:
-                return None
+            self._gone(error)
+            return None
+
+    def _gone(self, error: ChannelClosed) -> None:
+        if not self._stopping:
             log.error("catalogue_gone", error=str(error))
             raise Fenced("the process that has the catalogue is gone") from error
 

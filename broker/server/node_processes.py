@@ -56,6 +56,10 @@ class NodeProcesses:
         child = self._children[place] = Child(self._arguments, self._variables(place))
         log.info("node_started", node=self._first_id + place, pid=child.pid)
 
+    def pid(self, place: int) -> int:
+        """Of the process that was started last."""
+        return self._children[place].pid
+
     def look(self) -> list[int]:
         """Start again what has ended. Returns the exit statuses of those that have ended since the last look."""
         now = self._clock.monotonic()

@@ -146,6 +146,11 @@ class SeatMember(Member):
                     return False
                 self._pause.wait(_STOP_S)
 
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        """``Settling``."""
+        assert self._feed is not None
+        return self._feed.changed_topics(since)
+
     def watch(
         self, logs: LogManager, reloads: Reloads, endpoints: dict[str, tuple[str, int]], rack: str | None
     ) -> NodeWatch:

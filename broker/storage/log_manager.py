@@ -161,6 +161,7 @@ class LogManager:
         self._deleted: list[tuple[TopicInfo, Mapping[int, Log]]] = []
         self._directory: DataDirectory | None = None
         self._opened = False
+        self._seen = -1  # the number of the catalogue's last change when its topics were read; guarded by ``_lock``
         self.makes_no_more = False
 
     def open(self, taken: DataDirectory | None = None) -> None:
@@ -540,8 +541,10 @@ class LogManager:
         """Bring the topics up to what other nodes have made of them in the catalogue. Any thread that may wait. Raises
         StorageError."""
         with self._lock:
-            rows = {row.topic_id: row for row in self.catalogue.topics()}
-            gone = [info for info in self.topics() if info.topic_id not in rows]
+            version, names = (0, None) if self.nodes is None else self.nodes.changed_topics(self._seen)
+            rows = {row.topic_id: row for row in self.catalogue.topics(names)}
+            known_before = self._topics.values() if names is None else filter(None, map(self._topics.get, names))
+            gone = [info for info in known_before if info.topic_id not in rows]
             for info in gone:
                 self._gone_elsewhere(info)
             if any(topic_id.bytes not in self.topics_by_id for topic_id in rows):
@@ -552,6 +555,7 @@ class LogManager:
                 known = self.topics_by_id.get(row.topic_id.bytes)
                 if known is None or (known.partitions, known.configs) != (row.partitions, row.configs):
                     changed.append(self._bring_in(row, known))
+            self._seen = version
         for info in gone:
             for listener in self.on_topic_deleted:
                 listener(info.name)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.bench import frame
 
 SCENARIOS = (
-    "kafka connections fsync durable scale rest pieces shuffle flink pulsar groups queues security parts spark check"
+    "kafka connections fsync durable cluster scale rest pieces shuffle flink pulsar groups queues security parts spark check"
 ).split()
 
 

@@ -19,6 +19,7 @@ _CHEAPEST = {
     "connections": "3-small",
     "fsync": "latency",
     "durable": "takeover",
+    "cluster": "topics",
     "scale": "idle",
     "rest": "start",
     "pieces": "share",
@@ -36,7 +37,7 @@ _SMALLEST = ("--scale", "0.0004", "--rounds", "1", "--seconds", "0.05", "--json"
 def test_scenario_measures_in_its_smallest_form(scenario: str) -> None:
     if scenario == "queues" and importlib.util.find_spec("confluent_kafka") is None:
         pytest.skip("needs confluent-kafka")
-    if scenario == "durable" and not (PostgresServer.installed() and importlib.util.find_spec("obstore")):
+    if scenario in ("durable", "cluster") and not (PostgresServer.installed() and importlib.util.find_spec("obstore")):
         pytest.skip("needs PostgreSQL and obstore")
     if scenario == "connections" and compiler() is None:
         pytest.skip("needs a C compiler")

@@ -18,6 +18,9 @@ from tests.waiting import wait_for
 
 
 class Settled:
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        return 0, None
+
     def settle(self, timeout_s: float, node: int) -> bool:
         return True
 
@@ -96,6 +99,9 @@ class Slow:
     def __init__(self) -> None:
         self.asked = 0
         self.settled = Event()
+
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        return 0, None
 
     def settle(self, timeout_s: float, node: int) -> bool:
         self.asked += 1

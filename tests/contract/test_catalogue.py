@@ -71,6 +71,15 @@ def test_topics_stay_and_come_sorted(catalogue: Reopening) -> None:
     ]
 
 
+@pytest.mark.parametrize("count", [1, 3, 300])
+def test_topics_are_found_by_their_names(catalogue: Reopening, count: int) -> None:
+    rows = [TopicRow(f"{number:03}", uuid.UUID(int=number + 1), 1) for number in range(count)]
+    for row in [*rows, TopicRow("other", uuid.UUID(int=999), 1)]:
+        catalogue.now.put_topic(row)
+    assert rows == catalogue.now.topics([*(row.name for row in reversed(rows)), "missing"])
+    assert [] == catalogue.now.topics([])
+
+
 def test_topic_is_replaced_by_topic_of_same_name(catalogue: Reopening) -> None:
     catalogue.now.put_topic(TopicRow("a", A, 1, {"x": "1"}))
     catalogue.now.put_topic(TopicRow("a", A, 2))

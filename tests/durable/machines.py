@@ -22,10 +22,12 @@ KAFKA_PORT = 9092
 class Machine(BrokerProcess):
     """One of them, at an address of its own. Its processes are the supervisor and those of the nodes."""
 
-    def __init__(self, cluster: "Cluster", directory: Path, *settings: str) -> None:
+    def __init__(
+        self, cluster: "Cluster", directory: Path, *settings: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.host = f"127.{'.'.join(str(random.randrange(1, 255)) for _ in range(3))}"
-        super().__init__(directory, *cluster.settings, *settings)
+        super().__init__(directory, *cluster.settings, *settings, environment=environment)
         self.listener = f"kafka://{self.host}:{KAFKA_PORT}"
         self.more_listeners = [f"{scheme}://{self.host}:{port}" for scheme, port in cluster.more_listeners.items()]
         self.options = ("--nodes", str(cluster.count))
@@ -85,9 +87,10 @@ class Cluster:
         self.schema = "broker"
         self.machines: list[Machine] = []
 
-    def machine(self, *settings: str) -> Machine:
+    def machine(self, *settings: str, environment: Mapping[str, str] | None = None) -> Machine:
         """A new one, which does not run yet."""
-        machine = Machine(self, self.directory / f"machine-{len(self.machines)}", *settings)
+        directory = self.directory / f"machine-{len(self.machines)}"
+        machine = Machine(self, directory, *settings, environment=environment)
         self.machines.append(machine)
         return machine
 

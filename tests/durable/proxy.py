@@ -63,13 +63,13 @@ class _Listener:
 class Proxy(_Listener):
     """Forwards everything to a port, until it is told otherwise. Any thread."""
 
-    def __init__(self, server_port: int) -> None:
+    def __init__(self, server_port: int, server_host: str = "127.0.0.1") -> None:
         self.refusing = False  # ends new connections at once
         self.mute = False  # keeps answers of the server to itself
         self.deaf = False  # passes nothing on to the server
         self.cuts = 0  # by ``cut_at``
         self.answers = 0  # how often something came from the server
-        self._server_port = server_port
+        self._server = server_host, server_port
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._tells_server = True
         self._tells_client = True
@@ -112,7 +112,7 @@ class Proxy(_Listener):
         try:
             if self.refusing:
                 return
-            server = socket.create_connection(("127.0.0.1", self._server_port))
+            server = socket.create_connection(self._server)
             self._sockets.append(server)
             self._pairs.append((client, server))
             cut = threading.Event()  # the server's answers are of no use any longer

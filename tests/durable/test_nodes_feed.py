@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import psycopg
 import pytest
 
 from broker.cluster.nodes import Nodes
 from broker.errors import Fenced, StorageError
+from broker.metadata import postgres_feed
 from broker.metadata.catalogue import StoredOffset, TopicRow
 from broker.metadata.postgres import PostgresCatalogue
 from broker.metadata.postgres_cluster import ClusterSession
@@ -93,6 +95,46 @@ def test_documents_are_told_by_their_kind(nodes: list[OneNode]) -> None:
     assert after["documents/share-orders"] < nodes[1].feed.versions()["documents/share-orders"]
     nodes[0].catalogue.delete_documents("share-orders", "a")
     assert [] == list(nodes[1].catalogue.load_documents("share-orders"))
+
+
+def test_topics_that_have_changed_since_are_named(nodes: list[OneNode]) -> None:
+    first, second = nodes
+    before, _ = second.feed.changed_topics(-1)
+    first.make("a")
+    first.make("b")
+    now, names = second.feed.changed_topics(before)
+    assert ["a", "b"] == sorted(names or ())
+    assert (now, []) == second.feed.changed_topics(now)
+    assert not [name for name in second.feed.versions() if name.startswith("topics/")]
+
+
+def test_who_has_missed_too_many_changes_reads_all_topics(
+    nodes: list[OneNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_feed, "CHANGES_KEPT", 4)
+    first, second = nodes
+    first.make("a")
+    now, _ = second.feed.changed_topics(-1)
+    for name in "bcde":  # two numbers each: that of the lock, and that of the change
+        first.make(name)
+    assert second.feed.changed_topics(now)[1] is None
+    rows = second.database.read("SELECT name FROM feed WHERE name LIKE %s ORDER BY name", ("topics/%",))
+    assert [("topics/c",), ("topics/d",), ("topics/e",)] == rows
+
+
+def test_a_node_that_names_no_topics_has_others_read_all(nodes: list[OneNode]) -> None:
+    first, second = nodes
+    first.make("a")
+    now, _ = second.feed.changed_topics(-1)
+    with psycopg.connect(shared_server().url, autocommit=True) as connection:  # as the version before did
+        connection.execute(
+            f"UPDATE {first.address.schema}.feed SET version = version + 1 WHERE name IN ('', 'topics')".encode()
+        )
+        connection.execute(
+            f"UPDATE {first.address.schema}.feed SET version = (SELECT max(version) FROM {first.address.schema}.feed) "
+            "WHERE name = 'topics'".encode()
+        )
+    assert second.feed.changed_topics(now)[1] is None
 
 
 def test_a_change_that_is_undone_is_not_told(nodes: list[OneNode]) -> None:

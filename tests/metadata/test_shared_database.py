@@ -153,6 +153,39 @@ def test_watchers_hear_of_changes_to_the_tables_they_name_only(cluster: Cluster)
     assert ("changed", ["things"]) == (kind, tables)
 
 
+def put_topic(database: SharedDatabase, name: str) -> None:
+    database.write(lambda run: run.execute("INSERT INTO topics VALUES (?, ?, 1, '{}')", (name, name.encode())))
+
+
+def test_topics_that_have_changed_since_are_named(cluster: Cluster) -> None:
+    one, other = cluster.one, cluster.other
+    before, _ = other.changed_topics(-1)
+    put_topic(one, "a")
+    put_topic(one, "b")
+    now, names = other.changed_topics(before)
+    assert ["a", "b"] == names
+    one.write(lambda run: run.execute("DELETE FROM topics WHERE topic_id = ? AND name <> ?", (b"b", "c")))
+    assert (now, []) == other.changed_topics(now)  # such a topic is put under its new name as well
+    one.write(lambda run: run.execute("DELETE FROM topics WHERE name = ?", ("a",)))
+    assert (now + 1, ["a"]) == other.changed_topics(now)
+
+
+def test_who_has_missed_too_many_changes_reads_all_topics(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_server, "CHANGES_KEPT", 2)
+    one = cluster.one
+    before, _ = one.changed_topics(-1)
+    for name in "abc":
+        put_topic(one, name)
+    assert one.changed_topics(before)[1] is None
+    assert ["b", "c"] == one.changed_topics(before + 1)[1]
+
+
+def test_watchers_are_told_of_topics_without_their_names(cluster: Cluster) -> None:
+    watcher = cluster.watcher(1, "topics")
+    put_topic(cluster.one, "a")
+    assert ["topics"] == message(watcher)[2]
+
+
 def test_settling_waits_until_every_other_watcher_has_the_change_in_force(cluster: Cluster) -> None:
     watcher = cluster.watcher(2, "things")
     own = cluster.watcher(1, "things")

@@ -14,6 +14,9 @@ class TwoNodes:
         self.reloads: list[list[Callable[[], object]]] = [[], []]
         self.nodes = [Nodes(place, 2, 0, str(directory), SystemDisk(), self) for place in range(2)]
 
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        return 0, None
+
     def settle(self, timeout_s: float, node: int) -> bool:
         for reload in self.reloads[1 - node]:
             reload()

@@ -1,12 +1,19 @@
 """What of the settings is each node's own. What nodes do is in tests/process/test_nodes.py."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import attrs
 import pytest
 
+from broker.cluster.nodes import Nodes
 from broker.config import BrokerConfig
 from broker.config.listener import parse_listener
-from broker.errors import ConfigError
-from broker.server.member import Member
+from broker.errors import ConfigError, Fenced
+from broker.metadata.shared_wire import encode
+from broker.runtime.channel import ChannelListener, connect
+from broker.runtime.disk import SystemDisk
+from broker.server.member import Member, Watch
 
 
 def adapted(place: int, *urls: str, ports: dict[str, int] | None = None, **advertised: str) -> BrokerConfig:
@@ -56,3 +63,17 @@ def test_settings_stay_as_they_are_otherwise() -> None:
     own = dict.fromkeys(("node_id", "data_dir", "listeners", "advertised_listeners"))
     first = attrs.asdict(adapted(0, "kafka://h:1"), recurse=False) | own
     assert first == attrs.asdict(config, recurse=False) | own
+
+
+def test_a_node_ends_whose_catalogue_goes_while_it_takes_in_a_change(tmp_path: Path) -> None:
+    listener = ChannelListener(f"{tmp_path}/socket")
+    channel = connect(f"{tmp_path}/socket")
+    catalogue = listener.accept()
+    member = Member(0, 2, "", {})
+    logs = SimpleNamespace(nodes=Nodes(0, 2, 1, str(tmp_path), SystemDisk(), member), generation=0)  # type: ignore[arg-type]
+    watch = Watch(lambda: channel, logs, {"topics": [catalogue.close]}, {}, None)  # type: ignore[arg-type]
+    catalogue.send(encode(["changed", 1, None]))
+    with pytest.raises(Fenced, match="the process that has the catalogue is gone"):
+        watch.step(None)
+    listener.close()
+    channel.close()

@@ -5,7 +5,7 @@
 
 import copy
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from broker.errors import StorageError
@@ -116,9 +116,9 @@ class SimCatalogue:
         if self._guard is not None:
             self._guard.read()
 
-    def topics(self) -> list[TopicRow]:
+    def topics(self, names: Collection[str] | None = None) -> list[TopicRow]:
         self._read()
-        return [row for _, row in sorted(self.tables.topics.items())]
+        return [row for name, row in sorted(self.tables.topics.items()) if names is None or name in names]
 
     def put_topic(self, row: TopicRow) -> None:
         self._begin()

@@ -33,6 +33,9 @@ def name_at(place: int, stem: str) -> str:
 
 
 class _Settled:
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        return 0, None
+
     def settle(self, timeout_s: float, node: int) -> bool:
         return True
 

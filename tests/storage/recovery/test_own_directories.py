@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.cluster.nodes import Nodes
+from broker.metadata.catalogue import TopicRow
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.disk import SystemDisk
 from broker.storage.config import StorageConfig
@@ -30,6 +31,10 @@ class Two:
         self.disk = SystemDisk()
         self.entropy = CountingEntropy()
         self.running: dict[int, LogManager] = {}
+        self.changed: list[str] | None = None  # what nodes are told has changed
+
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        return 0, self.changed
 
     def settle(self, timeout_s: float, node: int) -> bool:
         for place, manager in self.running.items():
@@ -190,3 +195,27 @@ def test_files_of_somebody_else_stay(two: Two) -> None:
     (notes / "a").write_text("x")
     two.start(1)
     assert "x" == (notes / "a").read_text()
+
+
+def test_topics_that_have_not_changed_are_not_read_again(two: Two) -> None:
+    one, other = two.start(0), two.start(1)
+    one.create_topic("changed", PARTITIONS)
+    one.create_topic("same", PARTITIONS)
+    two.stop(1)
+    other = two.start(1)
+    two.changed = ["changed"]
+    for name in ("changed", "same"):
+        two.catalogue.delete_topic(name)
+    other.catch_up()
+    assert (None, "same") == (other.topic("changed"), other.require_topic("same").name)
+    two.catalogue.put_topic(TopicRow("changed", two.entropy.uuid(), 1))
+    other.catch_up()
+    assert 1 == other.require_topic("changed").partitions
+    before = other.require_topic("changed").topic_id
+    two.catalogue.put_topic(TopicRow("changed", two.entropy.uuid(), 2))  # deleted, and made again meanwhile
+    other.catch_up()
+    assert 2 == other.require_topic("changed").partitions
+    assert other.topic_by_id(before) is None
+    two.changed = None
+    other.catch_up()
+    assert other.topic("same") is None
