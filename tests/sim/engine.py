@@ -42,6 +42,7 @@ class SimEngine:
 
     readers = 0
     feed: Any = None  # of one of several nodes
+    database: Any = None  # of which only administrators ask more than the catalogue has
 
     def __init__(self, vault: Vault, process: Process, owner: Owner, catalogue_error: Callable[[], float]) -> None:
         self.owner = owner

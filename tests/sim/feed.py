@@ -37,6 +37,7 @@ class Feed:
         self.tables = tables
         self.vaults = vaults
         self.versions: dict[str, int] = {"": 0}
+        self.topics: dict[str, int] = {}  # the number of each topic's last change
         self.rows: dict[int, _Row] = {}
         self.listening: list[_Listening] = []
         self.holder: _TopicsLock | None = None
@@ -53,6 +54,9 @@ class Feed:
             self.changed_at = self.world.now
             self.versions[""] += 1
             self.versions |= dict.fromkeys(changed, self.versions[""])
+            topics, topics_before = self._before["topics"], before["topics"]
+            names = (name for name in {**topics_before, **topics} if topics_before.get(name) != topics.get(name))
+            self.topics |= dict.fromkeys(names, self.versions[""])
             self.world.note(f"  change {self.versions['']} of {changed}")
         return bool(changed)
 
@@ -108,9 +112,16 @@ class SimFeed(PostgresFeed):
         self._vault.reach(self._process)
         return dict(self.shared.versions)
 
+    def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
+        self._vault.reach(self._process)
+        return self.shared.versions[""], [name for name, version in self.shared.topics.items() if version > since]
+
     def living(self) -> list[LivingNode]:
         self._vault.reach(self._process)
         return [LivingNode(place, json.loads(row.about), row.applied) for place, row in self.shared.living()]
+
+    def _is_behind(self, version: int, place: int) -> bool:
+        return any(each.applied < version for each in self.living() if each.node != place)
 
     def secret(self) -> str:
         self._vault.reach(self._process)
