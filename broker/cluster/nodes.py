@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import attrs
 
 from broker.config.listener import NODES_LISTENER
-from broker.errors import StorageError
+from broker.errors import ConfigError, StorageError
 from broker.metadata.catalogue import Catalogue
 from broker.metrics import HistogramCell, names
 from broker.runtime.clock import SystemClock
@@ -31,6 +31,8 @@ SETTLE_S = 10.0
 NODES = "nodes"
 # In the catalogue: the leader epoch, and the number of nodes for which it was raised last.
 _EPOCH, _NODES = "leader_epoch", "nodes"
+# The kind of documents that tell a node what to do with its partitions (``kafka/share/other_nodes.py``).
+ORDERS = "share-orders"
 _LOCK = ".topics-lock"
 _LOCK_WAIT_S = 30.0
 _AGAIN_S = 0.005
@@ -64,9 +66,16 @@ def transaction_key(transactional_id: str) -> str:
 
 def leader_epoch(catalogue: Catalogue, count: int) -> int:
     """The leader epoch of all partitions among ``count`` nodes: a higher one each time that partitions have moved, because
-    clients do not believe what is told about a leader in an epoch that they know already. Raises StorageError."""
+    clients do not believe what is told about a leader in an epoch that they know already. Raises StorageError, and ConfigError
+    if a node has orders: nobody knows which of the others would have to carry them out."""
     epoch = int(catalogue.meta(_EPOCH) or 0)
-    if int(catalogue.meta(_NODES) or 1) != count:
+    was = int(catalogue.meta(_NODES) or 1)
+    if was != count:
+        if any(True for _ in catalogue.load_documents(ORDERS)):
+            raise ConfigError(
+                f"Start with --nodes {was} once more before you change the number: offsets of a share group were changed that a "
+                "node has not heard of yet."
+            )
         epoch += 1
         catalogue.set_meta(_EPOCH, str(epoch))
         catalogue.set_meta(_NODES, str(count))

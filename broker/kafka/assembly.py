@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from broker.cluster.nodes import MECHANISM, Nodes
+from broker.cluster.nodes import MECHANISM, ORDERS, Nodes
 from broker.config import Listener
 from broker.config.listener import NODES_LISTENER
 from broker.config.per_listener import for_listener
@@ -31,7 +31,7 @@ from broker.kafka.metering import Metering
 from broker.kafka.metrics import KafkaMetrics
 from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService, NodesService
-from broker.kafka.share.other_nodes import ORDERS, OtherNodes
+from broker.kafka.share.other_nodes import OtherNodes
 from broker.kafka.share.share_service import ShareService
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator

@@ -19,11 +19,10 @@ from functools import partial
 
 import attrs
 
-from broker.cluster.nodes import NODES, SECRET_BYTES, directory_of, owner_of
+from broker.cluster.nodes import NODES, ORDERS, SECRET_BYTES, directory_of, owner_of
 from broker.cluster.owner import ANSWER_S, LEASE_S, Callbacks, Owner
 from broker.config import BrokerConfig
 from broker.errors import BrokerError, ConfigError, Fenced
-from broker.kafka.share.other_nodes import ORDERS
 from broker.metadata.copying import refuse_unfinished
 from broker.metadata.postgres import PostgresCatalogue
 from broker.metadata.postgres_cluster import count_of, read_view

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from broker.cluster.nodes import MachineNodes, Nodes, moved_id, node_of, user_of
+from broker.cluster.nodes import ORDERS, MachineNodes, Nodes, moved_id, node_of, user_of
 from broker.config import BrokerConfig, Listener
 from broker.config.listener import NODES_LISTENER
 from broker.errors import BrokerError, Fenced, StorageError
@@ -36,7 +36,7 @@ from broker.storage.log_manager import LogManager
 log = get_logger("cluster")
 
 # What coordinators of share groups want done at this node (``kafka/share/other_nodes.py``).
-_ORDERS = "documents/share-orders"
+_ORDERS = f"documents/{ORDERS}"
 
 # How often a node looks that nobody wakes.
 _LOOK_S = 1.0

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.nodes import directory_of, leader_epoch, owner_of
+from broker.cluster.nodes import ORDERS, directory_of, leader_epoch, owner_of
+from broker.errors import ConfigError
 from broker.runtime.disk import SystemDisk
 from broker.server.node_directories import arrange
 from broker.storage.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets
@@ -92,6 +94,18 @@ def test_the_leader_epoch_rises_whenever_partitions_may_have_moved(counts: list[
         expected, before = expected + (count != before), count
         # Each node asks, and each again when it is started again.
         assert [expected] * (count + 1) == [leader_epoch(catalogue, count) for _ in range(count + 1)]
+
+
+def test_the_number_does_not_change_while_a_node_has_orders() -> None:
+    catalogue = SimCatalogue(None, Tables())
+    assert 1 == leader_epoch(catalogue, 3)
+    order = (ORDERS, "2\0number", b"what to do")
+    catalogue.alter_documents([order])
+    with pytest.raises(ConfigError, match="Start with --nodes 3 once more"):
+        leader_epoch(catalogue, 2)
+    assert 1 == leader_epoch(catalogue, 3)
+    catalogue.alter_documents([(*order[:2], None)])
+    assert 2 == leader_epoch(catalogue, 2)
 
 
 def test_a_backup_that_was_pinned_by_a_node_goes_with_it(tmp_path: Path) -> None:

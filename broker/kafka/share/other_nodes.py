@@ -23,7 +23,7 @@ from typing import Any
 
 import attrs
 
-from broker.cluster.nodes import Nodes
+from broker.cluster.nodes import ORDERS, Nodes
 from broker.kafka.share.share_store import KIND, Key, ShareState
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue, Change
@@ -31,7 +31,6 @@ from broker.runtime.clock import Clock
 
 log = get_logger("kafka")
 
-ORDERS = "share-orders"
 # The row of a share partition that its owner has not seen yet.
 UNBEGUN = ShareState(0, -1, (), ()).encode()
 

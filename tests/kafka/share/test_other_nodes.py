@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.cluster.nodes import Nodes
+from broker.cluster.nodes import ORDERS, Nodes
 from broker.errors import RequestError
 from broker.kafka.groups.share.values import NewPartitions
-from broker.kafka.share.other_nodes import ORDERS, UNBEGUN, OtherNodes
+from broker.kafka.share.other_nodes import UNBEGUN, OtherNodes
 from broker.kafka.share.partition_entry import ignore
 from broker.kafka.share.share_service import ShareService
 from broker.kafka.share.share_store import KIND, Key, delete_now
