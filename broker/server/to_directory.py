@@ -19,7 +19,7 @@ from broker.runtime import Runtime, copying
 from broker.runtime.disk import Disk
 from broker.server.durable import DurableState
 from broker.server.moving import Moved, Progress, database_of, owned
-from broker.storage.backup.copying import check_empty, lock_new
+from broker.storage.backup.copying import check_empty, filled
 from broker.storage.data_directory import CATALOGUE, LOCK, RESTORING
 from broker.storage.journal.restoring import ahead, restore
 
@@ -37,12 +37,7 @@ def into_directory(config: BrokerConfig, data_dir: str, runtime: Runtime, progre
             raise ConfigError(
                 f"Name the schema that a broker has used: {address.schema} in {address.place()} is empty."
             )
-        copying.make_private_directory(data_dir)
-        lock = lock_new(disk, data_dir)
-        try:
-            marker = f"{data_dir}/{RESTORING}"
-            disk.open(marker, create=True).close()
-            disk.sync_dir(data_dir)
+        with filled(disk, data_dir):
             _remove_earlier(disk, data_dir)
             moved = _fill(disk, data_dir, durable, progress)
             target = SqliteCatalogue(f"{data_dir}/{CATALOGUE}")
@@ -51,10 +46,6 @@ def into_directory(config: BrokerConfig, data_dir: str, runtime: Runtime, progre
             finally:
                 target.close()
             _make_durable(disk, data_dir)
-            disk.remove(marker)
-            disk.sync_dir(data_dir)
-        finally:
-            lock.close()
     return moved
 
 

@@ -13,7 +13,8 @@ same id, the records of one would be taken for repetitions of the other's and dr
 Tests: tests/process/test_backup.py.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import attrs
@@ -200,12 +201,7 @@ def restore(disk: Disk, backup: Source, data_dir: str, tick: Tick = lambda _: No
     """
     manifest = backup.manifest()
     check_empty(disk, data_dir)
-    copying.make_private_directory(data_dir)
-    lock = lock_new(disk, data_dir)
-    try:
-        marker = f"{data_dir}/{RESTORING}"
-        disk.open(marker, create=True).close()
-        disk.sync_dir(data_dir)
+    with filled(disk, data_dir):
         for number, file in enumerate(manifest.files):
             target = f"{data_dir}/{file.path}"
             directory = target.rpartition("/")[0]
@@ -220,12 +216,24 @@ def restore(disk: Disk, backup: Source, data_dir: str, tick: Tick = lambda _: No
         for directory in sorted({f"{data_dir}/{file.path}".rpartition("/")[0] for file in manifest.files}):
             disk.sync_dir(directory)
         _finish_catalogue(disk, data_dir, manifest)
+    return manifest
+
+
+@contextmanager
+def filled(disk: Disk, data_dir: str) -> Iterator[None]:
+    """The directory is made, locked, and has the file ``RESTORING`` until the body has ended without an error. OSError."""
+    copying.make_private_directory(data_dir)
+    lock = lock_new(disk, data_dir)
+    try:
+        marker = f"{data_dir}/{RESTORING}"
+        disk.open(marker, create=True).close()
+        disk.sync_dir(data_dir)
+        yield
         copying.give_to_owner_of(data_dir, f"{data_dir}/{LOCK}")
         disk.remove(marker)
         disk.sync_dir(data_dir)
     finally:
         lock.close()
-    return manifest
 
 
 def check_empty(disk: Disk, data_dir: str) -> None:

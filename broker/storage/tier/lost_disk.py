@@ -22,8 +22,8 @@ from broker.runtime import copying
 from broker.runtime.disk import Disk
 from broker.runtime.objects import ObjectStore
 from broker.storage import partition_dir
-from broker.storage.backup.copying import PRODUCER_IDS, check_empty, give_catalogue, lock_new
-from broker.storage.data_directory import CATALOGUE, LOCK, RESTORING
+from broker.storage.backup.copying import PRODUCER_IDS, check_empty, filled, give_catalogue
+from broker.storage.data_directory import CATALOGUE
 from broker.storage.log.producer_state import Frozen
 from broker.storage.segments.segment import LOG, SNAPSHOT, file_name
 from broker.storage.tier import keys
@@ -56,12 +56,7 @@ def rebuild(disk: Disk, objects: ObjectStore, data_dir: str, now_ms: int, cut_cu
             f"Name a store with a backup, or that of a broker: there is no copy of a catalogue in {objects.name}."
         )
     taken_ms, key, size = found[-1]
-    copying.make_private_directory(data_dir)
-    lock = lock_new(disk, data_dir)
-    try:
-        marker = f"{data_dir}/{RESTORING}"
-        disk.open(marker, create=True).close()
-        disk.sync_dir(data_dir)
+    with filled(disk, data_dir):
         for suffix in ("", "-wal", "-shm"):  # of an attempt before
             if disk.exists(f"{data_dir}/{CATALOGUE}{suffix}"):
                 disk.remove(f"{data_dir}/{CATALOGUE}{suffix}")
@@ -75,11 +70,6 @@ def rebuild(disk: Disk, objects: ObjectStore, data_dir: str, now_ms: int, cut_cu
         finally:
             catalogue.close()
         give_catalogue(disk, data_dir)
-        copying.give_to_owner_of(data_dir, f"{data_dir}/{LOCK}")
-        disk.remove(marker)
-        disk.sync_dir(data_dir)
-    finally:
-        lock.close()
     return rebuilt
 
 
