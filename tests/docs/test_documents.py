@@ -33,6 +33,9 @@ SKIPPED = {
     "README.md": {
         "docker compose up broker": "it needs Docker; `make docker-check` does it",
         "pip install '.[postgres,objects]'": "it needs PostgreSQL and an object store; docs/SCALING.md does it with both",
+        "export BROKER_ALLOW_ANONYMOUS_LISTENERS=true    # or a listener with logins: docs/SECURITY.md": (
+            "it needs several machines; tests/durable/test_nodes_machines.py has them"
+        ),
     },
     "docs/SCALING.md": {
         "export BROKER_CATALOGUE=postgresql://broker:secret@localhost:5432/broker": "the test has a database of its own",
@@ -40,6 +43,12 @@ SKIPPED = {
         "docker compose --profile cluster up postgres seaweedfs cluster-1 cluster-2 cluster-3": "it needs Docker",
         "export BROKER_CATALOGUE=postgresql://broker:secret@db.example:5432/broker": (
             "it needs several machines; tests/durable/test_nodes_machines.py has them"
+        ),
+        "export BROKER_ADMIN_URL=http://machine-1.example:8080": (
+            "it needs several machines; tests/durable/test_nodes_moves.py has them"
+        ),
+        "broker cluster resize 6 --objects s3://bucket/prefix --data-dir /var/cache/broker": (
+            "it needs a cluster that has run; tests/durable/test_resizing.py has one"
         ),
         "broker restore --from s3://bucket/prefix /var/lib/broker": (
             "it needs a lost disk; tests/durable/test_restore.py has one"

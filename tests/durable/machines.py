@@ -14,7 +14,7 @@ from broker.metadata.postgres_connection import Address
 from broker.metadata.postgres_feed import owners_of
 from tests.durable.durable_broker import wait_until
 from tests.durable.postgres import PostgresServer
-from tests.process.broker_process import PATIENCE_S, BrokerProcess
+from tests.process.broker_process import PATIENCE_S, BrokerProcess, runs
 
 KAFKA_PORT = 9092
 
@@ -63,7 +63,7 @@ class Machine(BrokerProcess):
         for pid in family:
             os.kill(pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
-        wait_until(lambda: not any(map(_runs, family)), "a process has survived")
+        wait_until(lambda: not any(map(runs, family)), "a process has survived")
         shutil.rmtree(self.data_dir)
 
 
@@ -143,8 +143,12 @@ class Cluster:
 
     @property
     def addresses(self) -> str:
-        """For Kafka's clients: of the first node, which is on one of the machines."""
-        return ",".join(f"{machine.host}:{KAFKA_PORT}" for machine in self.machines)
+        """For Kafka's clients."""
+        return self.first_at(KAFKA_PORT)
+
+    def first_at(self, port: int) -> str:
+        """The first node's addresses with this port, for clients to begin with: it is on one of the machines."""
+        return ",".join(f"{machine.host}:{port}" for machine in self.machines)
 
     def endpoints(self, listener: str) -> dict[int, str]:
         """Where each node listens that has served, or has listened last, by its place."""
@@ -161,10 +165,3 @@ class Cluster:
         for machine in self.running():
             machine.go_on()
             machine.kill()
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except FileNotFoundError:
-        return False

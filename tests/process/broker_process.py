@@ -168,3 +168,11 @@ class BrokerProcess:
     ) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended: whoever should ask for its status may not have done so yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False

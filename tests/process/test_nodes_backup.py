@@ -47,7 +47,7 @@ def test_a_backup_under_load_is_restored_for_any_number(nodes: Nodes, tmp_path: 
     assert [] == staging(nodes)
     assert 0 == nodes.stop()
     for count, (target, before) in zip((1, 2, 4), taken, strict=True):
-        directory = tmp_path / f"restored-{count}"
+        directory = tmp_path / f"n{count}"  # a short name, as there is a socket below
         directory.mkdir()
         command("restore", target, directory / "data")
         restored = check(directory, before, ("--nodes", str(count)))

@@ -302,7 +302,7 @@ def test_the_listener_of_nodes_is_for_nodes_and_no_client_is_told_of_it(wire: Wi
         values = {each.name: each.value for each in described.results[0].configs}
         assert not [port for port in ports if str(port) in values["advertised.listeners"] + values["listeners"]]
     address = ("127.0.0.1", ports[0])
-    for user in ("node-2", "node-9", "admin"):
+    for user in ("node-1", "node-9", "admin"):
         stranger = Connection(address, ClientConfig(bootstrap=(address,), sasl=Sasl(MECHANISM, user, "guess")))
         with pytest.raises(AuthenticationError):
             stranger.open()
@@ -323,7 +323,7 @@ def test_the_secret_of_the_nodes_is_told_over_a_private_socket_and_shown_nowhere
     assert answer is not None
     secret = decode(answer)[1]
     port = wire.ports_of_nodes()[0]
-    for user, is_node in (("node-2", True), ("node-9", False)):
+    for user, is_node in (("node-1", True), ("node-9", False)):
         config = ClientConfig(bootstrap=(("127.0.0.1", port),), sasl=Sasl(MECHANISM, user, secret))
         connection = Connection(("127.0.0.1", port), config)
         if is_node:
