@@ -31,7 +31,7 @@ def test_collector_skips_the_workers_imports(spark: "SparkSession") -> None:
 def test_nothing_changes_outside_a_task() -> None:
     before = gc.get_freeze_count()
     freeze_imports()
-    assert before == gc.get_freeze_count()
+    assert gc.get_freeze_count() <= before  # another thread may have freed some; to freeze would add thousands
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
