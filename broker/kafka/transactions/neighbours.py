@@ -168,8 +168,13 @@ class Neighbour:
             _fail(items)
             return True
         questions = [item for item in items if isinstance(item, Question)]
-        decisions = [item for item in items if isinstance(item, Decision) and _longest(item) <= NAME_MAX]
-        _fail(item for item in items if isinstance(item, Decision) and _longest(item) > NAME_MAX)
+        decisions = []
+        for item in items:
+            if isinstance(item, Decision):
+                if _longest(item) > NAME_MAX:
+                    _fail([item])
+                else:
+                    decisions.append(item)
         for together in _within(questions, _names_size):
             self._ask(together)
         for part in _parts(decisions):
