@@ -288,18 +288,8 @@ class PostgresDatabase:
 
     def _open(self) -> list[_Session]:
         place = self.address.place()
-        opened: list[_Session] = []
         try:
-            try:
-                opened += [self._new_session()]
-                opened += [self._new_session()]
-                check(self.address, opened[0].connection, opened[1].connection)
-                migrate(self.address, opened[0].connection)
-            except BaseException:
-                for session in opened:
-                    session.connection.close()
-                raise
-            return opened
+            return self._first_sessions()
         except InsufficientPrivilege as error:
             schema = self.address.schema
             raise ConfigError(
@@ -311,6 +301,28 @@ class PostgresDatabase:
             if "session is read-only" in reason:
                 raise ConfigError(read_only_message(self.address)) from error
             raise ConfigError(f"The catalogue's database {place} cannot be used: {reason}") from error
+
+    def _first_sessions(self) -> list[_Session]:
+        """A server that answered and is lost then is waited for, as by ``write``. Raises psycopg.Error, ConfigError."""
+        patience = self._patience()
+        reached = False
+        while True:
+            opened: list[_Session] = []
+            try:
+                opened += [self._new_session()]
+                opened += [self._new_session()]
+                check(self.address, opened[0].connection, opened[1].connection)
+                migrate(self.address, opened[0].connection)
+                return opened
+            except BaseException as error:
+                reached = reached or bool(opened)
+                lost = isinstance(error, Error) and (
+                    error.sqlstate is None or any(is_lost(error, session.connection) for session in opened)
+                )
+                for session in opened:
+                    session.connection.close()
+                if not (lost and reached and patience.wait()):
+                    raise
 
     def _new_session(self) -> _Session:
         connection = self.connection(self._name)

@@ -127,10 +127,12 @@ class Cluster:
     def wait_for_all(self, among: Iterable[Machine]) -> None:
         """All nodes serve, on these."""
         names = {machine.name for machine in among}
-        self._wait_until(
-            lambda: len(self.serving()) == self.count and set(self.serving().values()) <= names,
-            f"not all nodes serve on {names}",
-        )
+
+        def all_serve() -> bool:
+            had = self.serving()  # at one moment: a node that is just being taken over is not among them
+            return len(had) == self.count and set(had.values()) <= names
+
+        self._wait_until(all_serve, f"not all nodes serve on {names}")
 
     def _wait_until(self, condition: Callable[[], bool], complaint: str) -> None:
         try:

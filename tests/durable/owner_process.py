@@ -49,11 +49,11 @@ def main(url: str, schema: str, holder: str, how: str) -> None:
     if not owner.acquire(wait=how == "wait", stopped=stop.is_set):
         say("gave up")
         return
-    say(f"acquired {owner.epoch}")
     owner.callbacks = Callbacks(lambda: say("suspended"), lambda: say("resumed"), lambda _reason: say("fenced"))
     owner.start(lambda error: say(f"crashed {error!r}"))
     database = PostgresDatabase(address)
     database.epoch = owner.epoch
+    say(f"acquired {owner.epoch}")  # from here on tests take the engine away
     journal = PostgresJournal(database, lease_s=LEASE_S, on_renewed=owner.renewed, on_fenced=owner.lost)
     number = owner.number
     for line in sys.stdin:

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from broker.errors import ConfigError, Fenced, StorageError, UnknownOutcome
-from broker.metadata import postgres_connection, postgres_layouts
-from broker.metadata.postgres_connection import Address, Cursor
+from broker.metadata import postgres_connection, postgres_database, postgres_layouts
+from broker.metadata.postgres_connection import Address, Connection, Cursor
 from broker.metadata.postgres_database import PostgresDatabase
 from tests.durable.postgres import PostgresServer, fresh_schema, shared_server
 from tests.durable.proxy import Proxy, TransactionPooler
@@ -146,6 +146,28 @@ def test_messages_name_all_hosts_with_their_ports(url: str, place: str) -> None:
 def test_unreachable_server_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=r"localhost:1/db cannot be used: .*refused"):
         PostgresDatabase(Address.parse("postgresql://localhost:1/db"))
+
+
+def test_server_that_is_lost_while_the_tables_are_made_is_waited_for(
+    own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[Connection] = []
+
+    def migrate(address: Address, connection: Connection) -> None:
+        attempts.append(connection)
+        if len(attempts) == 1:
+            own_server.kill()
+        postgres_layouts.migrate(address, connection)
+
+    monkeypatch.setattr(postgres_database, "migrate", migrate)
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(PostgresDatabase, Address.parse(own_server.url), retry_s=60)
+        wait_for(lambda: attempts and attempts[0].closed)
+        own_server.start()
+        database = opening.result()
+    database.write(add)
+    assert 2 == len(attempts)
+    database.close()
 
 
 def test_old_server_is_refused(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
