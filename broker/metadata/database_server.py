@@ -8,7 +8,7 @@ knows when all nodes have taken that in. A node that begins to watch is told to 
 since it has read the catalogue. A thread accepts, one serves each channel, and one sends to all watchers.
 
 A node that stops in the middle of a transaction would hold up all others: after ``PATIENCE_S`` its transaction is undone, and its
-channel closed.
+channel closed; it goes on over a new one. A transaction whose node has closed the channel meanwhile is not begun.
 
 ``shared_moment.py`` has the moment of a backup, of which there is one at a time.
 
@@ -289,6 +289,8 @@ class _Session:
         def change(connection: Statements) -> Iterable[str]:
             if not first:  # the database tries again: the statements are with the node
                 raise StorageError("The catalogue could not be written: its disk was full for a moment")
+            if self._channel.is_ended():  # the node has given it up, and goes on over another one: this comes too late
+                raise ChannelClosed("the node does not wait for its transaction any more")
             message = first.pop()
             tables: list[str] = []
             while True:
@@ -311,8 +313,11 @@ class _Session:
         changed = changed_table(sql)
         if changed is not None:
             tables += changed_names(changed, values if kind == "many" else [values])
-        if kind == "many":
-            connection.executemany(sql, values)
-            return None
-        rows = connection.execute(sql, values)
+        try:
+            if kind == "many":
+                connection.executemany(sql, values)
+                return None
+            rows = connection.execute(sql, values)
+        except (ValueError, OverflowError) as error:  # a string that is no Unicode, a number of more than 64 bits
+            raise StorageError(f"The catalogue cannot have a value: {error}") from error
         return rows.fetchall() if kind == "rows" else None

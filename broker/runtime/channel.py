@@ -68,6 +68,20 @@ class Channel:
             raise ChannelClosed(f"the other process has announced a message of {length} bytes")
         return _LENGTH.size + int(length)
 
+    def is_ended(self) -> bool:
+        """Whether the other process has closed it, or has gone, and all that has come from it was received."""
+        try:
+            return not self._received and not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    @property
+    def closed(self) -> bool:
+        """Whether this end is closed."""
+        return self._socket.fileno() < 0
+
     def close(self) -> None:
         """From any thread: a thread that waits gets ChannelClosed."""
         with suppress(OSError):

@@ -90,7 +90,7 @@ class Member:
         return Listener(NODES_LISTENER, "kafka", "127.0.0.1", port, port, sasl=True)
 
     def open_catalogue(self) -> Catalogue:
-        self._catalogue = SharedCatalogue(f"{self._data_dir}/{CATALOGUE}", self._connect(), self._connect())
+        self._catalogue = SharedCatalogue(f"{self._data_dir}/{CATALOGUE}", self._connect)
         return self._catalogue
 
     def nodes(self, disk: Disk) -> Nodes:
@@ -104,7 +104,7 @@ class Member:
 
     def copy_catalogue(self, path: str) -> None:
         """Write what the catalogue has now to this path. Raises StorageError."""
-        copying = SharedDatabase(self._connect())
+        copying = SharedDatabase(self._connect)
         try:
             copying.copy_to(path)
         finally:

@@ -7,6 +7,7 @@ object store's gets the directory, and the request of the test, for what is star
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -67,7 +68,7 @@ def _shared(directory: Path) -> Callable[[], Catalogue]:
 
 class _SharedAlone(SharedCatalogue):
     def __init__(self, path: str, server: DatabaseServer, database: SqliteDatabase) -> None:
-        super().__init__(path, connect(f"{path.rpartition('/')[0]}/socket"))
+        super().__init__(path, partial(connect, f"{path.rpartition('/')[0]}/socket"))
         self._server, self._database_file = server, database
 
     def close(self) -> None:

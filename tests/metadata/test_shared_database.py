@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.errors import StorageError
-from broker.metadata import database_server
+from broker.errors import StorageError, UnknownOutcome
+from broker.metadata import database_server, shared_database
 from broker.metadata.database_server import DatabaseServer
 from broker.metadata.shared_database import SharedDatabase
 from broker.metadata.shared_wire import decode, encode
@@ -32,7 +32,7 @@ class Cluster:
         self.one.write(lambda statements: statements.execute("CREATE TABLE things (name TEXT, value BLOB)"))
 
     def user(self) -> SharedDatabase:
-        return SharedDatabase(self.channel(), self.channel())
+        return SharedDatabase(self.channel)
 
     def channel(self) -> Channel:
         self._channels.append(connect(self._path))
@@ -142,6 +142,48 @@ def test_a_process_that_goes_in_a_transaction_leaves_nothing(cluster: Cluster) -
     gone.close()
     put(cluster.other, "whole")
     assert ["whole"] == names(cluster.other)
+
+
+def test_who_gets_no_answer_goes_on_and_what_was_sent_is_not_carried_out_later(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = cluster.channel()
+    busy.send(encode(["run", [["INSERT INTO things VALUES ('busy', NULL)", [], "one"]], "go on"]))
+    assert ["done", None] == message(busy)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(shared_database, "ANSWER_S", 0.05)
+        for _ in range(2):
+            with pytest.raises(UnknownOutcome, match="has not answered"):
+                put(cluster.one, "late")
+    busy.send(encode(["run", [], "commit"]))
+    assert ["done", None] == message(busy)
+    put(cluster.one, "then")
+    assert ["busy", "then"] == names(cluster.other)
+    assert cluster.one.settle(60.0, 1)
+
+
+def test_who_was_cut_off_in_a_transaction_goes_on_with_the_next(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_server, "PATIENCE_S", 0.05)
+
+    def stand_still(statements: Any) -> None:
+        statements.execute("INSERT INTO things VALUES ('half', NULL)")
+        statements.execute("SELECT name FROM things").fetchall()
+        put(cluster.other, "meanwhile")  # as soon as the first half is undone
+
+    with pytest.raises(UnknownOutcome):
+        cluster.one.write(stand_still)
+    put(cluster.one, "whole")
+    assert ["meanwhile", "whole"] == names(cluster.one)
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**63])
+def test_a_value_that_the_file_cannot_have_fails_its_transaction_only(cluster: Cluster, value: Any) -> None:
+    with pytest.raises(StorageError, match="cannot have a value"):
+        put(cluster.one, value)
+    put(cluster.one, "a")
+    assert ["a"] == names(cluster.one)
 
 
 def test_watchers_hear_of_changes_to_the_tables_they_name_only(cluster: Cluster) -> None:
