@@ -152,7 +152,7 @@ class Acceptor:
                 break
             accepted_any = True
             socket, (host, port), local = accepted
-            throttle_s = self._quotas.throttle(host, now)
+            throttle_s = self._quotas.throttle(host, now, endpoint.name)
             if throttle_s > 0:
                 self._quotas.refund(endpoint.name)
                 self._throttle(socket, endpoint, now + throttle_s)

@@ -154,7 +154,10 @@ class Expiry:
     def close_excess(self) -> None:
         """Close the connections that have been quiet longest while there are more than allowed: the limit was lowered, or the
         protected listener has got one. Each processor closes its share of them, so that a quiet connection goes before a busy one
-        on any processor."""
+        on any processor. Of a protected listener that is full, close those that have not logged in."""
+        crowded = self._quotas.crowded
+        if crowded:
+            self._close_strangers(crowded)
         excess = self._quotas.excess
         if not excess:
             return
@@ -164,6 +167,19 @@ class Expiry:
             if not self._quotas.evict(connection.peer.host, connection.peer.listener):
                 break
             connection.counted = False
+            self._disconnect(connection)
+
+    def _close_strangers(self, listeners: Collection[str]) -> None:
+        """Half of those that have not logged in, whose session has a deadline: the oldest, so that one that has just come has the
+        time for it."""
+        waiting = [
+            (deadline, connection)
+            for connection in self._connections
+            if connection.peer.listener in listeners
+            and (deadline := getattr(connection.session, "deadline", inf)) < inf
+        ]
+        waiting.sort(key=_first)
+        for _, connection in waiting[: -(-len(waiting) // 2)]:
             self._disconnect(connection)
 
     def _measure_unsent(self) -> None:

@@ -7,8 +7,10 @@ connections; one lock. The limits may change at run time (``configure``).
   while; they wait in the backlog.
 - If an address has reached its number, a further connection is closed at once. If it opens connections too fast, the acceptor
   keeps a new one for a moment and then closes it (``throttle``), so that a client that connects again at once is slowed down.
-- The control listener is protected: it may have its own number whatever the others have. If there are too many altogether, the
-  processors close connections of the other listeners (``evict``).
+- The control listener is protected, and so is that of the nodes: it may have its own number whatever the others have. If there
+  are too many altogether, the processors close connections of the other listeners (``evict``). If it has its number itself,
+  they close those of its own that have not logged in (``crowded``): else it could be kept full by anybody. Limits of addresses
+  do not concern the nodes, as clients may have the same address.
 
 While the broker is suspended, its listeners take no connection: a new one is closed at once, so that its client looks for another
 broker. Processors close those that there are, also if the broker goes on before they come to it (``outlived``).
@@ -101,6 +103,7 @@ class ConnectionQuotas:
         self.throttled: Counter[str] = Counter()  # the address opened them too fast
         self.evicted: Counter[str] = Counter()
         self._protected: dict[str, int] = {}
+        self._of_nodes = ""  # the listener at which limits of addresses do not count
         self.suspensions = 0  # only goes up; any thread may read it
         self._suspended: frozenset[str] = frozenset()  # listeners that may have no connections now
         self._suspending: frozenset[str] = frozenset()  # those that could not have any when it was suspended last
@@ -139,9 +142,16 @@ class ConnectionQuotas:
         """True if the broker was suspended after it accepted this connection, which is to be closed. From any thread."""
         return peer.suspensions != self.suspensions and peer.listener in self._suspending
 
-    def protect(self, listener: str, max_connections: int) -> None:
-        """At the start: this listener may have so many, whatever the others have."""
+    def protect(self, listener: str, max_connections: int, *, of_nodes: bool = False) -> None:
+        """At the start: this listener may have so many, whatever the others have; ``of_nodes``: from any address."""
         self._protected[listener] = max_connections
+        if of_nodes:
+            self._of_nodes = listener
+
+    @property
+    def crowded(self) -> list[str]:
+        """The protected listeners that take no more."""
+        return [listener for listener in self._protected if self.full_for(listener)]
 
     @property
     def total(self) -> int:
@@ -196,9 +206,9 @@ class ConnectionQuotas:
             buckets.append((self._broker, self.max_per_second))
         return buckets
 
-    def throttle(self, address: str, now: float) -> float:
+    def throttle(self, address: str, now: float, listener: str = "") -> float:
         """How long (s) to keep a new connection of this address before it is closed; 0: it may come in."""
-        rate = self.connection_rate(address)
+        rate = None if listener and listener == self._of_nodes else self.connection_rate(address)
         if rate is None or rate <= 0:
             return 0.0
         with self._lock:
@@ -217,13 +227,14 @@ class ConnectionQuotas:
         with self._lock:
             if listener in self._suspended:
                 return False
-            limit = self.per_address_overrides.get(address, self.max_per_address)
-            if self._per_address[address] >= limit:
-                self.refused[listener] += 1
-                if not self._per_address[address]:
-                    del self._per_address[address]
-                return False
-            self._per_address[address] += 1
+            if listener != self._of_nodes:
+                limit = self.per_address_overrides.get(address, self.max_per_address)
+                if self._per_address[address] >= limit:
+                    self.refused[listener] += 1
+                    if not self._per_address[address]:
+                        del self._per_address[address]
+                    return False
+                self._per_address[address] += 1
             self._per_listener[listener] += 1
             self._total += 1
             self.accepted[listener] += 1
@@ -248,7 +259,10 @@ class ConnectionQuotas:
 
     def _close(self, address: str, listener: str) -> None:
         self._total -= 1
-        for counts, key in ((self._per_address, address), (self._per_listener, listener)):
+        counters = [(self._per_listener, listener)]
+        if listener != self._of_nodes:
+            counters.append((self._per_address, address))
+        for counts, key in counters:
             counts[key] -= 1
             assert counts[key] >= 0
             if not counts[key]:

@@ -345,7 +345,7 @@ class BrokerServer:
             ]
         )
         if self._member is not None:
-            sockets.quotas.protect(NODES_LISTENER, CONTROL_CONNECTIONS)
+            sockets.quotas.protect(NODES_LISTENER, CONTROL_CONNECTIONS, of_nodes=True)
         return sockets
 
     def _surroundings(self, live: LiveConfig, catalogue: Catalogue, security: Security, disk: Disk) -> Surroundings:

@@ -152,6 +152,24 @@ def test_protected_listener_has_own_limit_and_evicts_others() -> None:
     assert dict(quotas.evicted) == {"l": 2}
 
 
+def test_limits_of_addresses_do_not_concern_the_nodes() -> None:
+    quotas = ConnectionQuotas(10, 2, {}, 0)
+    quotas.connection_rate = {"a": 1.0}.get
+    quotas.protect("nodes", 5, of_nodes=True)
+    assert [quotas.open("a", "l") for _ in range(3)] == [True, True, False]
+    assert [quotas.open("a", "nodes") for _ in range(3)] == [True, True, True]
+    assert [quotas.throttle("a", 50.0, "nodes") for _ in range(3)] == [0.0, 0.0, 0.0]
+    quotas.close("a", "l")
+    assert quotas.open("a", "l")
+    assert not quotas.open("a", "l")
+    for _ in range(3):
+        quotas.close("a", "nodes")
+    assert quotas.of_listener() == {"l": 2}
+    assert not quotas.crowded
+    quotas.protect("nodes", 0, of_nodes=True)
+    assert quotas.crowded == ["nodes"]
+
+
 def test_fast_connecting_address_is_slowed_alone() -> None:
     quotas = ConnectionQuotas(10, 10, {}, 0)
     quotas.connection_rate = {"a": 2.0, "slow": 0.1}.get

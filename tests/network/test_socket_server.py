@@ -5,7 +5,9 @@ import random
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import attrs
@@ -16,11 +18,11 @@ from broker.network import processor as processor_module
 from broker.network.connection import ProcessorConnection
 from broker.network.mute import MEMORY_SHORT
 from broker.network.quota import ConnectionQuotas
-from broker.network.service import Outbox
+from broker.network.service import Outbox, Peer, Request
 from broker.network.socket_server import Binding, SocketServer
 from broker.runtime import system_runtime
 from tests.clocks import ManualClock
-from tests.network.echo import EchoService, frame
+from tests.network.echo import EchoService, EchoSession, frame
 from tests.network.harness import Bench, Client, descriptors, serving, settings
 from tests.waiting import wait_for
 
@@ -351,6 +353,39 @@ def test_control_connection_replaces_quietest_other_at_limit(
             served.ask(client, frame(b"e"))
         assert quotas.of_listener() == {"echo": 2, "control": 1}
         assert dict(quotas.evicted) == {"echo": 1}
+
+
+class _AfterLogin(EchoService):
+    """Whoever has sent something has logged in."""
+
+    def connect(self, peer: Peer) -> EchoSession:
+        return _LoggingIn(self.in_flight_max)
+
+
+class _LoggingIn(EchoSession):
+    def __init__(self, in_flight_max: int) -> None:
+        super().__init__(in_flight_max)
+        self.deadline = time.monotonic() + 3600
+
+    def receive(self, data: memoryview) -> Request:
+        self.deadline = inf
+        return super().receive(data)
+
+
+def test_protected_listener_cannot_be_kept_full_by_those_who_do_not_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor_module, "_NAP_S", 0.05)
+    quotas = ConnectionQuotas(100, 100, {}, 0)
+    quotas.protect("echo", 3)
+    with serving(_AfterLogin(), quotas=quotas, network_threads=1) as served:
+        known = served.connect()
+        served.ask(known, frame(b"e"))
+        oldest, newer = served.connect(), served.connect()
+        served.until(lambda: quotas.total == 3)
+        last = served.connect()
+        served.ask(last, frame(b"e"))
+        assert oldest.eof
+        served.ask(known, frame(b"e"))
+        newer.close()
 
 
 def test_connection_storm_of_address_is_slowed_down() -> None:
