@@ -4,7 +4,7 @@ thread that hears what other nodes have changed.
 Tests: tests/server/test_member.py, tests/process/test_nodes.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,6 +34,8 @@ log = get_logger("cluster")
 
 # So many messages are taken in together.
 _TOGETHER_MAX = 1000
+# How soon a change is taken in again that could not be.
+_AGAIN_S = 1.0
 
 
 class NodeWatch(Body, Protocol):
@@ -41,6 +43,19 @@ class NodeWatch(Body, Protocol):
     read the catalogue is in force, so it may serve clients."""
 
     caught_up: Event
+
+
+def take_in(table: str, reloads: Reloads) -> bool:
+    """Read the table again. False: neither catalogue nor disk may be usable now, so it has to be tried again. What this node
+    refuses it would refuse again: the change is not in force here, and others do not wait for that."""
+    for reload in reloads.get(table, ()):
+        try:
+            reload()
+        except BrokerError as error:
+            log.error("change_not_taken_in", table=table, error=str(error))
+            if isinstance(error, StorageError):
+                return False
+    return True
 
 
 class Member:
@@ -145,6 +160,8 @@ class Watch:
         self._logs = logs
         self._nodes = logs.nodes
         self._stopping = False
+        self._version = -1
+        self._left: dict[str, None] = {}  # tables that are to be read up to this version
         # What has changed since this node has read the catalogue is in force, and it knows the others: it may serve clients.
         self.caught_up = Event()
         self._has_looked = False
@@ -156,10 +173,10 @@ class Watch:
         channel.send(encode(["watch", self._nodes.node_id, about, sorted(reloads)]))
 
     def step(self, timeout: float | None) -> bool:
-        received = self._receive(timeout)
-        if received is None:
+        again = bool(self._left)
+        received = self._receive(timeout if not again else _AGAIN_S if timeout is None else min(_AGAIN_S, timeout))
+        if received is None and not again:
             return False
-        version, tables = -1, list[str]()
         left = _TOGETHER_MAX
         while received is not None:
             left -= 1
@@ -169,16 +186,17 @@ class Watch:
                 self._nodes.found({int(node) - first: node_of(about) for node, about in message[1].items()})
                 self._logs.generation += 1  # answers about the cluster are made anew
             elif message[0] == "changed":
-                version = message[1]
-                tables += self._reloads if message[2] is None else message[2]
+                again, self._version = True, message[1]
+                self._left.update(dict.fromkeys(self._reloads if message[2] is None else message[2]))
             elif message[0] == "backup":
                 self._take_part(str(message[1]), str(message[2]))
             # What has changed several times meanwhile is read once.
             received = self._receive(0) if left else None
-        if version >= 0:
-            self._take_in(dict.fromkeys(tables))
+        if again:
+            self._left = {table: None for table in self._left if not take_in(table, self._reloads)}
+        if again and not self._left:
             try:
-                self._channel.send(encode(["applied", version]))
+                self._channel.send(encode(["applied", self._version]))
             except ChannelClosed as error:
                 self._gone(error)
             self._has_looked = True
@@ -203,14 +221,6 @@ class Watch:
         if not self._stopping:
             log.error("catalogue_gone", error=str(error))
             raise Fenced("the process that has the catalogue is gone") from error
-
-    def _take_in(self, tables: Iterable[str]) -> None:
-        for table in tables:
-            for reload in self._reloads.get(table, ()):
-                try:
-                    reload()
-                except BrokerError as error:
-                    log.error("change_not_taken_in", table=table, error=str(error))
 
     def wakeup(self) -> None:
         self._stopping = True

@@ -16,7 +16,7 @@ import attrs
 from broker.cluster.nodes import ORDERS, MachineNodes, Nodes, moved_id, node_of, user_of
 from broker.config import BrokerConfig, Listener
 from broker.config.listener import NODES_LISTENER
-from broker.errors import BrokerError, Fenced, StorageError
+from broker.errors import Fenced, StorageError
 from broker.log import EventLimit, get_logger
 from broker.metadata.postgres_cluster import drain, read_view
 from broker.metadata.postgres_database import PostgresDatabase
@@ -29,7 +29,7 @@ from broker.runtime.disk import Disk
 from broker.runtime.threads import Event
 from broker.server import engine
 from broker.server.engine import PostgresEngine, Seat
-from broker.server.member import Member, NodeWatch
+from broker.server.member import Member, NodeWatch, take_in
 from broker.server.node_link import client_tls, link
 from broker.storage.log_manager import LogManager
 
@@ -274,12 +274,8 @@ class FeedWatch:
         return own is not None
 
     def _take_in(self, table: str, version: int) -> bool:
-        for reload in self._reloads.get(table, ()):
-            try:
-                reload()
-            except BrokerError as error:  # the next look tries again
-                log.error("change_not_taken_in", table=table, error=str(error))
-                return False
+        if not take_in(table, self._reloads):  # the next look tries again
+            return False
         self._known[table] = version
         return True
 

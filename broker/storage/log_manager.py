@@ -613,7 +613,10 @@ class LogManager:
         self.checkpoints.forget(info.name, numbers)
         if self.nodes is not None and self.nodes.apart and numbers:
             self._make_own_directories(info, self._own(row.name, numbers))
-        logs = [startup.open_new(self.around, self.config, info, number) for number in self._own(row.name, numbers)]
+        logs = [
+            startup.open_new(self.around, self.config, info, number, made_elsewhere=True)
+            for number in self._own(row.name, numbers)
+        ]
         self._names[topics.collision_key(row.name)] = row.name
         self._show(info, logs)
         self.generation += 1

@@ -1,5 +1,6 @@
 """What of the settings is each node's own. What nodes do is in tests/process/test_nodes.py."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from broker.cluster.nodes import Nodes
 from broker.config import BrokerConfig
 from broker.config.listener import parse_listener
-from broker.errors import ConfigError, Fenced
+from broker.errors import BrokerError, ConfigError, Fenced, StorageError
 from broker.metadata.shared_wire import encode
 from broker.runtime.channel import ChannelListener, connect
 from broker.runtime.disk import SystemDisk
@@ -63,6 +64,41 @@ def test_settings_stay_as_they_are_otherwise() -> None:
     own = dict.fromkeys(("node_id", "data_dir", "listeners", "advertised_listeners"))
     first = attrs.asdict(adapted(0, "kafka://h:1"), recurse=False) | own
     assert first == attrs.asdict(config, recurse=False) | own
+
+
+def test_others_wait_until_a_change_is_in_force_but_not_for_one_that_is_refused(tmp_path: Path) -> None:
+    listener = ChannelListener(f"{tmp_path}/socket")
+    channel = connect(f"{tmp_path}/socket")
+    catalogue = listener.accept()
+    member = Member(0, 2, "", {})
+    logs = SimpleNamespace(nodes=Nodes(0, 2, 1, str(tmp_path), SystemDisk(), member), generation=0)  # type: ignore[arg-type]
+    failures: list[BrokerError] = [ConfigError("never"), StorageError("not now")]
+    done: list[str] = []
+
+    def reload(table: str) -> None:
+        if failures:
+            raise failures.pop()
+        done.append(table)
+
+    reloads = {table: [partial(reload, table)] for table in ("acls", "quotas")}
+    watch = Watch(lambda: channel, logs, reloads, {}, None)  # type: ignore[arg-type]
+    assert catalogue.receive(10) is not None  # it watches
+    catalogue.send(encode(["changed", 7, ["acls"]]))
+    watch.step(None)
+    assert catalogue.receive(0) is None
+    catalogue.send(encode(["changed", 8, ["quotas"]]))
+    watch.step(None)
+    assert encode(["applied", 8]) == catalogue.receive(10)
+    assert ["quotas"] == done
+    failures = [StorageError("not now")]
+    catalogue.send(encode(["changed", 9, ["acls"]]))
+    watch.step(0)
+    assert catalogue.receive(0) is None
+    watch.step(None)  # nothing has come: it tries by itself
+    assert encode(["applied", 9]) == catalogue.receive(10)
+    assert ["quotas", "acls"] == done
+    for end in (catalogue, channel, listener):
+        end.close()
 
 
 def test_a_node_ends_whose_catalogue_goes_while_it_takes_in_a_change(tmp_path: Path) -> None:

@@ -149,12 +149,27 @@ def _new_log(around: Surroundings, data_dir: str, info: TopicInfo, config: LogCo
     return Log(around, directory, info.name, number, info.topic_id, config)
 
 
-def open_new(around: Surroundings, config: StorageConfig, info: TopicInfo, number: int) -> Log:
-    """Open a partition whose directory was just made. Raises OSError, StorageError."""
+def open_new(
+    around: Surroundings, config: StorageConfig, info: TopicInfo, number: int, *, made_elsewhere: bool = False
+) -> Log:
+    """Open a partition whose directory was just made. Raises OSError, StorageError; ``made_elsewhere``: another node has made
+    it, so it is there whatever happens here. If that fails it is offline."""
     log = _new_log(around, config.data_dir, info, log_config(config, info), number)
-    segment = new_segment(around.files, log.dir, 0, around.clock.time_ms())
-    log.start(LoadedLog([segment], 0, 0, ProducerState(), []), 0)
+    try:
+        segment = new_segment(around.files, log.dir, 0, around.clock.time_ms())
+        log.start(LoadedLog([segment], 0, 0, ProducerState(), []), 0)
+    except (OSError, StorageError) as error:
+        if not made_elsewhere:
+            raise
+        _take_offline(log, error)
     return log
+
+
+def _take_offline(log: Log, error: OSError | StorageError) -> None:
+    log.mark_unreadable(
+        StorageError(str(error) if isinstance(error, StorageError) else f"{log.dir} cannot be read: {error}")
+    )
+    logger.error("partition_taken_offline", topic=log.topic, partition=log.partition, reason=str(error))
 
 
 def _open(around: Surroundings, data_dir: str, info: TopicInfo, config: LogConfig, number: int, known: _Known) -> Log:
@@ -202,10 +217,7 @@ def _open(around: Surroundings, data_dir: str, info: TopicInfo, config: LogConfi
         around.opened(loaded.scanned_bytes, loaded.cut_bytes)
         log.start(loaded, recovery_point, first_dirty, dense_from)
     except (OSError, StorageError) as error:
-        log.mark_unreadable(
-            StorageError(str(error) if isinstance(error, StorageError) else f"{log.dir} cannot be read: {error}")
-        )
-        logger.error("partition_taken_offline", topic=info.name, partition=number, reason=str(error))
+        _take_offline(log, error)
     return log
 
 

@@ -1,5 +1,6 @@
 """Two nodes with a catalogue in common and disks of their own: topics that were changed while one was not there."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from broker.cluster.nodes import Nodes
 from broker.metadata.catalogue import TopicRow
 from broker.metadata.sqlite import SqliteCatalogue
-from broker.runtime.disk import SystemDisk
+from broker.runtime.disk import SystemDisk, SystemFile
 from broker.storage.config import StorageConfig
 from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
@@ -195,6 +196,27 @@ def test_files_of_somebody_else_stay(two: Two) -> None:
     (notes / "a").write_text("x")
     two.start(1)
     assert "x" == (notes / "a").read_text()
+
+
+class _OutOfDescriptors(SystemDisk):
+    """The files can be made, and not opened again."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> SystemFile:
+        if "/unlucky-" in path and path.endswith(".log") and self.exists(path):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return super().open(path, create=create, read_only=read_only)
+
+
+def test_what_cannot_be_opened_of_what_another_node_has_made_is_offline_and_the_rest_is_there(two: Two) -> None:
+    one = two.start(0)
+    two.disk = _OutOfDescriptors()
+    other = two.start(1)
+    for name in ("unlucky", "lucky"):
+        one.create_topic(name, PARTITIONS)
+    offline = {log.topic: log.offline is not None for log in other.partitions.values()}
+    assert {"unlucky": True, "lucky": False} == offline
+    one.delete_topic("unlucky")
+    assert ["lucky"] == [info.name for info in other.topics()]
 
 
 def test_topics_that_have_not_changed_are_not_read_again(two: Two) -> None:
