@@ -111,7 +111,8 @@ class ServicePart(Protocol):
 
 Address = tuple[str, int]
 
-_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+# Hosts of a listener on all interfaces.
+WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
 
 def endpoints(surroundings: Surroundings) -> dict[str, Address]:
@@ -129,4 +130,4 @@ def as_reached(endpoint: Address, peer: Peer) -> Address:
     """The endpoint for this client: of a listener on all interfaces, the address that the client has connected to. So a broker on
     0.0.0.0 can be used from everywhere without configuration, except behind address translation."""
     host, port = endpoint
-    return (peer.local[0] if host in _WILDCARDS else host), port
+    return (peer.local[0] if host in WILDCARDS else host), port

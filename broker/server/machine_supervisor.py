@@ -20,11 +20,12 @@ import attrs
 from broker.cluster.nodes import SECRET_BYTES
 from broker.cluster.owner import ANSWER_S
 from broker.config import BrokerConfig
-from broker.config.listener import ALL_INTERFACES, NODES_LISTENER
+from broker.config.listener import NODES_LISTENER
 from broker.errors import ConfigError, StorageError
 from broker.log import EventLimit, get_logger
 from broker.metadata.postgres_cluster import SEEN_S, ClusterSession, ClusterView
 from broker.metadata.postgres_connection import Address
+from broker.part import WILDCARDS
 from broker.runtime import Runtime
 from broker.runtime.process import process_name
 from broker.runtime.threads import Event
@@ -264,7 +265,7 @@ def _check(config: BrokerConfig) -> None:
         )
     check_listeners(config)
     for listener in all_listeners(config):
-        hidden = listener.host in ("", ALL_INTERFACES, "::") and listener.scheme != "http"
+        hidden = listener.host in WILDCARDS and listener.scheme != "http"
         if hidden and config.advertised_address(listener.name) is None:
             raise ConfigError(
                 f"Give the listener {listener.name} the address of this machine, or advertised=host:port: clients have to find "

@@ -21,7 +21,7 @@ from broker.log import EventLimit, get_logger
 from broker.metadata.postgres_cluster import drain, read_view
 from broker.metadata.postgres_database import PostgresDatabase
 from broker.metadata.postgres_feed import FeedListener, PostgresFeed
-from broker.part import Reloads
+from broker.part import WILDCARDS, Reloads
 from broker.runtime import Runtime
 from broker.runtime.client_tls import TlsSettings
 from broker.runtime.clock import Clock
@@ -157,8 +157,11 @@ class SeatMember(Member):
         """The body of the thread ``node-watch``. When this returns the others know this node. Raises StorageError."""
         assert self._feed is not None
         assert self._clock is not None
-        _, port = endpoints[NODES_LISTENER]
-        reached = {**endpoints, NODES_LISTENER: (self.reached_by_nodes, port)}
+        # On another machine, "all interfaces" would be those of that one.
+        reached = {
+            name: (self.reached_by_nodes if host in WILDCARDS or name == NODES_LISTENER else host, port)
+            for name, (host, port) in endpoints.items()
+        }
         assert logs.nodes is not None
         about = {
             "node_id": logs.nodes.node_id,

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,3 +123,13 @@ def test_tools_for_kafka_move_nothing(cluster: Cluster) -> None:
     assert [KafkaError.ELECTION_NOT_NEEDED] == [error.code() for error in elected.values()]
     after = admin.list_topics("t").topics["t"].partitions
     assert leaders == {number: partition.leader for number, partition in after.items()}
+
+
+def test_a_node_elsewhere_is_not_looked_for_here_where_listeners_are_on_all_interfaces(cluster: Cluster) -> None:
+    machine = cluster.machine("allow_anonymous_listeners=true")
+    machine.more_listeners = ["http://0.0.0.0:0"]
+    machine.start()
+    url = f"http://127.0.0.1:{machine.addresses['http'].rpartition(':')[2]}/api/v1/cluster"
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+        found = [node["endpoints"]["http"].rpartition(":")[0] for node in json.load(answer)["nodes"]]
+    assert NODES * [machine.host] == found
