@@ -100,7 +100,8 @@ def switch(address: Address, epochs: Sequence[int], division: Division, now_ms: 
             connection.execute(_PUT, (SEATS, str(division.count)))
             connection.execute("INSERT INTO meta VALUES (%s, %s) ON CONFLICT DO NOTHING", (SECRET, division.secret))
         else:
-            connection.execute("DELETE FROM meta WHERE key = %s", (SEATS,))
+            # A broker alone can be backed up, and moved to files: the password of nodes must not go along.
+            connection.execute("DELETE FROM meta WHERE key IN (%s, %s)", (SEATS, SECRET))
         connection.execute(_PUT, ("nodes", str(division.count)))
         connection.execute(_RAISE_EPOCH, (str(1 + max(epochs)),))
         connection.execute("DELETE FROM nodes")

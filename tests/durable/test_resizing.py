@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.errors import ConfigError, StorageError
 from broker.metadata import postgres_resizing
+from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime import system_runtime
 from broker.server import BrokerServer
 from broker.server.resizing import Resized, resize
@@ -331,4 +333,7 @@ def test_the_command_and_the_way_back_into_a_directory(stopped: Place, running: 
     }
     assert "The number of nodes is 1 already" in command("cluster", "resize", "1", "--data-dir", work)
     command(*back)
+    with closing(SqliteCatalogue(str(stopped.directory / "back" / "catalogue.sqlite"))) as catalogue:
+        assert {"cluster_id", "leader_epoch"} <= catalogue.load_meta().keys()
+        assert not {"seats", "nodes_secret"} & catalogue.load_meta().keys()
     assert VALUES == values(start(stopped.config("back"), running))
