@@ -23,7 +23,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 # Markers of one request: each is written and fsynced, which delays all other waits for an fsync. An operator sends a marker for
-# each partition of a hanging transaction.
+# each partition of a hanging transaction. One without partitions counts as well: its producer is looked for.
 _MARKERS_MAX = 1000
 
 
@@ -32,7 +32,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     if not is_node and not may(context, call.connection, Operation.ALTER, ResourceType.CLUSTER, audited=False):
         require(context, call.connection, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     markers = call.body.markers
-    if sum(len(topic.partition_indexes) for marker in markers for topic in marker.topics) > _MARKERS_MAX:
+    if sum(sum(len(topic.partition_indexes) for topic in marker.topics) or 1 for marker in markers) > _MARKERS_MAX:
         return _refused(call, RequestError(ErrorCode.invalid_request))
     answer = _Answer(call, len(markers))
     for index, marker in enumerate(markers):

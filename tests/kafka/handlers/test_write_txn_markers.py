@@ -67,3 +67,11 @@ def test_too_many_markers_are_refused_and_none_written(kafka: Kafka) -> None:
     assert len(answer) == 501
     assert {error for _, partitions in answer for _, error in partitions} == {ErrorCode.invalid_request}
     assert kafka.inside.logs.partitions[topic, 0].log_end_offset == begin_end
+
+
+def test_markers_without_partitions_count_as_well(kafka: Kafka) -> None:
+    topic, me = kafka.topic(), begin(kafka)
+    add_partitions(kafka, me, topic)
+    strangers = [marker(me._replace(producer_id=number), topic) for number in range(10_000, 11_000)]
+    assert ask(kafka, marker(me, topic, 0), *strangers)[0] == (me.producer_id, [(0, ErrorCode.invalid_request)])
+    assert end(kafka, me) == ErrorCode.none
