@@ -61,18 +61,15 @@ class OtherNodes:
         """Whether the partition's owner is another node."""
         return not self._nodes.has_partition(topic, partition)
 
-    def row(self, key: Key) -> bytes | None:
-        """The row in the catalogue. Raises StorageError."""
-        return dict(self._catalogue.load_documents(KIND, key.text)).get(key.text)
+    def all_rows(self, group_id: str) -> dict[str, bytes]:
+        """The group's rows in the catalogue, by their keys' texts; perhaps also some of a group whose id begins with this one.
+        Raises StorageError."""
+        return dict(self._catalogue.load_documents(KIND, f"{group_id}\0"))
 
     def rows(self, group_id: str) -> dict[Key, bytes]:
         """The group's rows that have an offset. Raises StorageError."""
-        found = {}
-        for text, row in self._catalogue.load_documents(KIND, f"{group_id}\0"):
-            key = Key.parse(text)
-            if key.group_id == group_id and row != UNBEGUN:
-                found[key] = row
-        return found
+        rows = {Key.parse(text): row for text, row in self.all_rows(group_id).items() if row != UNBEGUN}
+        return {key: row for key, row in rows.items() if key.group_id == group_id}
 
     def set_offsets(self, group_id: str, offsets: Mapping[tuple[bytes, int], int]) -> None:
         """Have the owners do it. Durable when this returns. Raises StorageError."""

@@ -185,12 +185,14 @@ class ShareService:
         failures: dict[PartitionEntry, Refusal | StorageError] = {}
         partitions: dict[PartitionEntry, SharePartition] = {}
         new: dict[PartitionEntry, bytes] = {}
+        # Of groups that other nodes coordinate: one question for a request, as anybody may name partitions of any group.
+        rows: dict[str, dict[str, bytes]] = {}
         with self._beginning:
             for entry in entries:
                 if entry.partition is not None or entry in partitions:
                     continue
                 try:
-                    may_begin = self._look_up(entry)
+                    may_begin = self._look_up(entry, rows)
                     partitions[entry] = self._restored(entry, settings)
                     if entry.stored is None:
                         if not may_begin:
@@ -220,14 +222,17 @@ class ShareService:
                 self.store.delete(gone, ignore)
         return failures
 
-    def _look_up(self, entry: PartitionEntry) -> bool:
-        """Whether the group may begin, if it has not. Raises StorageError, RequestError."""
+    def _look_up(self, entry: PartitionEntry, rows: dict[str, dict[str, bytes]]) -> bool:
+        """Whether the group may begin, if it has not. ``rows``: of other nodes' groups, as far as they were read. Raises
+        StorageError, RequestError."""
         group_id = entry.key.group_id
         if entry.stored is not None:
             return True
         if self._others is None or not self._others.coordinate(group_id):
             return self._is_group(group_id)
-        row = self._others.row(entry.key)
+        if group_id not in rows:
+            rows[group_id] = self._others.all_rows(group_id)
+        row = rows[group_id].get(entry.key.text)
         if row is not None and row != UNBEGUN:  # the topic was made by another node when this one had just looked
             self._take_memory(entry.key)
             entry.stored = row

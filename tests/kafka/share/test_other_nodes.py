@@ -182,6 +182,25 @@ def two(tmp_path: Path) -> Any:
     made.stage.storage.stop()
 
 
+def test_a_request_about_many_partitions_asks_the_catalogue_once(two: Two) -> None:
+    share, questions = two.owner.share, []
+    load = two.owner.catalogue.load_documents
+
+    def counted(kind: str, prefix: str = "") -> Any:
+        questions.append(prefix)
+        return load(kind, prefix)
+
+    two.owner.catalogue.load_documents = counted
+    topic_id = two.stage.logs.create_topic("more", 6).topic_id.bytes
+    session = share.open_session(two.group, "stranger", Connected())
+    added = [share.add(session, (topic_id, number)) for number in range(6)]
+    failures = share.begin(session.unbegun, two.stage.settings)
+    assert 3 == added.count(True) == len(failures)
+    assert [f"{two.group}\0"] == questions
+    share.close_session(session)
+    two.owner.writer.flush()
+
+
 def test_group_begins_where_its_owner_says_when_its_coordinator_has_assigned_it(two: Two) -> None:
     two.stage.write(3, two.theirs)
     with pytest.raises(RequestError) as refused:
