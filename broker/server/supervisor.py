@@ -107,7 +107,8 @@ class Supervisor:
 
 def check_listeners(config: BrokerConfig) -> None:
     """Raises ConfigError."""
-    if any(listener.name == NODES_LISTENER for listener in all_listeners(config)):
+    # Their settings are told apart by names whose case does not count.
+    if any(listener.name.lower() == NODES_LISTENER for listener in all_listeners(config)):
         raise ConfigError(
             f"Give the listener {NODES_LISTENER!r} another name: nodes have one of this name for themselves."
         )

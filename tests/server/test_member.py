@@ -15,6 +15,7 @@ from broker.metadata.shared_wire import encode
 from broker.runtime.channel import ChannelListener, connect
 from broker.runtime.disk import SystemDisk
 from broker.server.member import Member, Watch
+from broker.server.supervisor import check_listeners
 
 
 def adapted(place: int, *urls: str, ports: dict[str, int] | None = None, **advertised: str) -> BrokerConfig:
@@ -64,6 +65,12 @@ def test_settings_stay_as_they_are_otherwise() -> None:
     own = dict.fromkeys(("node_id", "data_dir", "listeners", "advertised_listeners"))
     first = attrs.asdict(adapted(0, "kafka://h:1"), recurse=False) | own
     assert first == attrs.asdict(config, recurse=False) | own
+
+
+@pytest.mark.parametrize("name", ["nodes", "Nodes"])
+def test_no_listener_has_the_name_of_that_of_the_nodes_nor_its_settings(name: str) -> None:
+    with pytest.raises(ConfigError, match="another name"):
+        check_listeners(BrokerConfig(listeners=(parse_listener(f"kafka://h:1?name={name}"),)))
 
 
 def test_others_wait_until_a_change_is_in_force_but_not_for_one_that_is_refused(tmp_path: Path) -> None:
