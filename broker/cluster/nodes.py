@@ -276,6 +276,11 @@ class Nodes:
     def has_partition(self, topic: str, partition: int) -> bool:
         return owner_of(topic, partition, self.count) == self.place
 
+    @property
+    def directories(self) -> list[str]:
+        """Of all nodes, by place."""
+        return [directory_of(self._data_dir, place) for place in range(self.count)]
+
     def directory_of(self, topic: str, partition: int) -> str:
         """The directory in which the partition's is."""
         return directory_of(self._data_dir, owner_of(topic, partition, self.count))

@@ -1,14 +1,18 @@
 """Several nodes on one machine: whichever a client asks, it is told who has what, and nothing is lost when one is killed."""
 
 import json
+import re
+import shutil
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from protocol.kafka.api_keys import ApiKey
 from tests.process.broker_process import PATIENCE_S, runs
 from tests.process.nodes import Nodes
 from tests.waiting import wait_for
@@ -100,6 +104,43 @@ def test_topics_are_made_and_deleted_at_any_node(nodes: NodesInUse) -> None:
         [deleted] = there.delete_topics(["again"]).values()
         deleted.result(PATIENCE_S)
         assert "again" not in here.list_topics().topics
+
+
+def test_a_topic_whose_deletion_was_interrupted_does_not_come_back(nodes: NodesInUse) -> None:
+    nodes.make_topic("t")
+    nodes.write("t", 400)
+    nodes.nodes()
+
+    def delete() -> None:
+        with pytest.raises(OSError):  # the node is killed
+            nodes.ask(1, ApiKey.DELETE_TOPICS, 6, topics=[{"name": "t", "topic_id": None}], timeout=60_000)
+
+    with ThreadPoolExecutor(1) as threads, nodes.standing_still(2):  # it is waited for before files are removed
+        deleting = threads.submit(delete)
+        wait_for(lambda: not nodes.leaders(1, "t"))
+        nodes.crash_node(1)
+    deleting.result(PATIENCE_S)
+    nodes.wait_for_all()
+    nodes.kill_node(2)
+    assert {} == nodes.leaders(2, "t")
+    nodes.make_topic("t")
+    nodes.write("t", 40)
+    assert expected(40) == nodes.read("t")
+
+
+def test_topics_are_taken_in_that_were_put_into_the_directory(nodes: NodesInUse) -> None:
+    nodes.make_topic("t")
+    nodes.write("t", 400)
+    nodes.stop()
+    for directory in Path(nodes.data_dir).glob("nodes/*/t-*"):
+        copy = shutil.copytree(directory, Path(nodes.data_dir) / directory.name.replace("t-", "copied-"))
+        metadata = copy / "partition.metadata"
+        metadata.write_text(re.sub("(topic_id: ).{4}", r"\1AAAA", metadata.read_text()))
+    for _ in range(2):
+        nodes.start()
+        assert expected(400) == nodes.read("copied")
+        nodes.stop()
+    nodes.start()
 
 
 def test_the_number_of_nodes_may_change_between_two_starts(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Directories of partitions that the catalogue does not know: topics that were copied into the data directory or whose catalogue
 was lost, and leftovers of interrupted creations and deletions.
 
+Of several nodes with their directories on one machine, each takes in what is in its own when it starts, while others may run.
+What a deletion has left is removed from the directories of all, because the deletion is forgotten then.
+
 Runs on the thread that opens the broker. Directories that are not a partition's are left alone, whatever their names.
 """
 
@@ -10,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
+from broker.cluster.nodes import Nodes
 from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue, TopicRow
@@ -41,13 +45,15 @@ class _Orphan:
 
 @attrs.frozen
 class Adoption:
-    """``directory`` is the data directory. ``new_id`` draws a random id; ``delete_later`` removes paths after that many ms."""
+    """``directory`` is the data directory, of several ``nodes`` this one's. ``new_id`` draws a random id; ``delete_later``
+    removes paths after that many ms."""
 
     disk: Disk
     directory: str
     catalogue: Catalogue
     new_id: Callable[[], uuid.UUID]
     delete_later: Callable[[list[str], int], None]
+    nodes: Nodes | None = None
 
     def take_in(self, names: list[str], rows: dict[str, TopicRow]) -> set[str]:
         """Decide about the directories ``names``, which have no row in the catalogue.
@@ -81,6 +87,9 @@ class Adoption:
             rows[topic] = self._adopt(topic, orphans)
         if changed or without_row:
             self.disk.sync_dir(self.directory)
+        if deleted_ids and self.nodes is not None:
+            for directory in self.nodes.directories:
+                self._remove_deleted(directory, deleted_ids)
         try:
             if deleted_ids:
                 catalogue.forget_deleted_topics(deleted_ids)
@@ -108,6 +117,20 @@ class Adoption:
             else:
                 by_topic.setdefault(topic, []).append(orphan)
         return by_topic, renamed
+
+    def _remove_deleted(self, directory: str, deleted_ids: set[uuid.UUID]) -> None:
+        """From the directory of a node, which may run: it has heard of the deletion, or will in a moment."""
+        for name in self.disk.listdir(directory) if self.disk.exists(directory) else ():
+            key, path = partition_dir.parse_name(name), f"{directory}/{name}"
+            if key is None or not self.disk.is_dir(path) or self.disk.is_link(path):
+                continue
+            try:
+                if read_partition_metadata(self.disk, path).topic_id in deleted_ids:
+                    renamed = partition_dir.rename_deleted(self.disk, path, *key, self.new_id())
+                    self.delete_later([renamed] if renamed else [], 0)
+            except FileNotFoundError:
+                pass  # the node removes it itself
+        self.disk.sync_dir(directory)
 
     def _orphan(self, name: str) -> tuple[str, _Orphan | None]:
         """The topic and its orphan; None if the directory is not a partition's, or must not be touched."""
@@ -178,12 +201,14 @@ class Adoption:
         row = TopicRow(topic, topic_id, total)
         present = {orphan.number for orphan in orphans}
         for number in range(total):
-            path = f"{self.directory}/{partition_dir.directory_name(topic, number)}"
+            parent = self.directory if self.nodes is None else self.nodes.directory_of(topic, number)
+            path = f"{parent}/{partition_dir.directory_name(topic, number)}"
             if number in present or disk.is_link(path) or disk.exists(path):
                 continue
             reason = "other directories of its topic say that it was there"
             logger.warning("partition_recreated", path=path, reason=reason)
             partition_dir.make(disk, path, row.topic_id, total)
+            disk.sync_dir(parent)
         self.catalogue.put_topic(row)
         logger.warning("topic_adopted", topic=topic, partitions=total, reason="it was not in the catalogue")
         return row

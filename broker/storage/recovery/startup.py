@@ -99,7 +99,7 @@ def load(around: Surroundings, config: StorageConfig, catalogue: Catalogue, node
             own_directories.agree(around, directory, list(rows.values()), nodes, checkpoints.offsets)
             adopted: set[str] = set()
         else:
-            adoption = Adoption(disk, directory, catalogue, around.entropy.uuid, around.delete_later)
+            adoption = Adoption(disk, directory, catalogue, around.entropy.uuid, around.delete_later, nodes)
             adopted = adoption.take_in(others, rows)
     except OSError as error:
         why = f"{error.filename or directory}: {explain_denial(error, error.filename or directory)}"
