@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 from broker.cluster.lease import Lease
@@ -19,6 +20,7 @@ def bench(stage: Stage | None = None, **settings: Any) -> Iterator[tuple[Bench, 
     lease = new_lease()
     made = Bench(stage=stage, gate=Gate(lease, lambda listener: listener == "echo"), **settings)
     lease.renewed(made.clock.now, made.clock.now)
+    lease.caught_up(inf, made.clock.now)
     try:
         yield made, lease
     finally:
@@ -194,6 +196,7 @@ def test_a_server_asks_the_lease_for_listeners_that_suspend() -> None:
         assert [] == held.frames
         now = served.server.runtime.clock.monotonic()
         lease.renewed(now + 1000.0, now)
+        lease.caught_up(inf, now)
         served.until(lambda: held.frames, "it stays held")
         served.server.suspend()
         served.until(lambda: held.eof, "it is not closed")
