@@ -18,7 +18,7 @@ from broker.cluster.nodes import ORDERS, MachineNodes, Nodes, moved_id, node_of,
 from broker.cluster.owner import Callbacks, Owner
 from broker.config import BrokerConfig, Listener
 from broker.config.listener import NODES_LISTENER
-from broker.errors import BrokerError, Fenced, StorageError
+from broker.errors import BrokerError, StorageError
 from broker.log import EventLimit, get_logger
 from broker.metadata.postgres_cluster import drain, read_view
 from broker.metadata.postgres_database import PostgresDatabase
@@ -57,7 +57,6 @@ class SeatMember(Member):
         self._owner: Owner | None = None
         self._database: PostgresDatabase | None = None
         self._known: dict[str, int] = {}
-        self._pause = Event()
         self._tls_config: BrokerConfig | None = None  # if nodes speak TLS with each other
         self._tls: Callable[[], TlsSettings] | None = None
         self._reached: tuple[str, str] = ("", "")  # the host to bind for other nodes, and the one that they are told
@@ -139,16 +138,7 @@ class SeatMember(Member):
     def settle(self, timeout_s: float, node: int) -> bool:
         """``Settling``."""
         assert self._feed is not None
-        assert self._clock is not None
-        deadline = self._clock.monotonic() + timeout_s
-        while True:
-            try:
-                return self._feed.settle(max(0.0, deadline - self._clock.monotonic()), self.place)
-            except StorageError as error:  # what was to be settled is in the catalogue, but others may not know
-                if isinstance(error, Fenced) or self._clock.monotonic() >= deadline:
-                    log.warning("not_settled", error=str(error))
-                    return False
-                self._pause.wait(_STOP_S)
+        return self._feed.settle(timeout_s, self.place)
 
     def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
         """``Settling``."""

@@ -279,6 +279,28 @@ def test_settling_waits_for_the_others_and_not_for_who_is_gone(nodes: list[OneNo
     assert first.feed.settle(0.0, 0)
 
 
+def test_settling_waits_for_an_engine_that_is_away(nodes: list[OneNode], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = nodes
+    proxy = Proxy(shared_server().port)
+    url = first.address.url.replace(f":{shared_server().port}/", f":{proxy.port}/")
+    database = PostgresDatabase(attrs.evolve(first.address, url=url))
+    feed = PostgresFeed(database, NODES, SystemClock())
+    proxy.refusing = True
+    proxy.cut()
+    assert not feed.settle(0.0, 0)
+    versions, asked = feed.versions, list[None]()
+    monkeypatch.setattr(feed, "versions", lambda: asked.append(None) or versions())  # type: ignore[func-returns-value]
+    settled: list[bool] = []
+    waiting = threading.Thread(target=lambda: settled.append(feed.settle(DEADLINE_S, 0)))
+    waiting.start()
+    wait_for(lambda: len(asked) > 1)
+    proxy.refusing = False
+    waiting.join()
+    assert [True] == settled
+    database.close()
+    proxy.close()
+
+
 def test_topics_are_changed_by_one_node_at_a_time(nodes: list[OneNode]) -> None:
     first, second = nodes
     lock = first.feed.lock_topics(5.0)
