@@ -19,7 +19,7 @@ import attrs
 
 from broker.cluster.nodes import SECRET_BYTES
 from broker.cluster.owner import ANSWER_S
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, Listener
 from broker.config.listener import ALL_INTERFACES, NODES_LISTENER
 from broker.errors import ConfigError, StorageError
 from broker.log import EventLimit, get_logger
@@ -28,6 +28,7 @@ from broker.metadata.postgres_connection import Address
 from broker.runtime import Runtime
 from broker.runtime.process import process_name
 from broker.runtime.threads import Event
+from broker.security.tls_listener import tls_config
 from broker.server.engine import Seat
 from broker.server.node_processes import PLACE, PORTS, NodeProcesses, place_in, ports_text
 from broker.server.seat import SeatMember, first_listener
@@ -263,6 +264,11 @@ def _check(config: BrokerConfig) -> None:
             "Leave standby out: with nodes and a catalogue, every machine stands by for what it does not have."
         )
     check_listeners(config)
+    if tls_config(config, Listener(NODES_LISTENER, "kafka", "", 0, 0, sasl=True)).ssl_client_auth == "required":
+        raise ConfigError(
+            f"Leave {NODES_LISTENER}.ssl.client.auth out: a node that asks another shows no certificate. "
+            "It logs in with a secret of the cluster."
+        )
     for listener in all_listeners(config):
         hidden = listener.host in ("", ALL_INTERFACES, "::") and listener.scheme != "http"
         if hidden and config.advertised_address(listener.name) is None:
