@@ -88,6 +88,23 @@ def test_answers_are_held_again_and_again() -> None:
             assert number + 1 == len(client.frames)
 
 
+def test_what_was_made_without_the_lease_does_not_leave_when_it_comes_back() -> None:
+    """The processor is still to close the connection."""
+    with bench() as (made, lease):
+        client = made.connect()
+        made.clock.now += 10.0
+        client.send(frame(b"e", b"held"))
+        made.settle()
+        made.quotas.suspend(frozenset({"echo"}))
+        lease.renewed(made.clock.now, made.clock.now)
+        lease.caught_up(inf, made.clock.now)
+        client.send(frame(b"e", b"later"))
+        made.settle()
+        assert (b"", False) == (bytes(client.received), client.eof)
+        made.processor.close_outlived()
+        made.until(lambda: not made.processor.connections)
+
+
 def test_nothing_leaves_after_the_lease_was_lost() -> None:
     with bench() as (made, lease):
         client = made.connect()
