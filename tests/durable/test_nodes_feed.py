@@ -283,7 +283,7 @@ def test_settling_waits_for_an_engine_that_is_away(nodes: list[OneNode], monkeyp
     first, _ = nodes
     proxy = Proxy(shared_server().port)
     url = first.address.url.replace(f":{shared_server().port}/", f":{proxy.port}/")
-    database = PostgresDatabase(attrs.evolve(first.address, url=url))
+    database = PostgresDatabase(attrs.evolve(first.address, url=url), retry_s=0.1)
     feed = PostgresFeed(database, NODES, SystemClock())
     proxy.refusing = True
     proxy.cut()
