@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.ports import free_ports
+
 # Far longer than it ever takes, so that only a broker that hangs runs into it.
 PATIENCE_S = 60.0
 # `make races`: the threads of the broker change places as often as those of the tests.
@@ -21,7 +23,8 @@ _RACES = ["switch_interval_us=1"] if os.environ.get("BROKER_RACES") else []
 class BrokerProcess:
     """A broker whose data lies in ``directory/data``; its events are appended to ``directory/events``.
 
-    The port is any free one at first and stays the same from then on, so that clients find a restarted broker again.
+    The port is any free one at first and stays the same from then on, so that clients find a restarted broker again. Nobody else
+    gets it meanwhile, if it is one broker's, on Linux.
     """
 
     options: Sequence[str] = ()  # of the command, besides these
@@ -77,6 +80,9 @@ class BrokerProcess:
         """Start it, wait for nothing."""
         assert self._process is None or self._process.poll() is not None, "it runs already"
         self.ready_file.unlink(missing_ok=True)
+        if self.listener.endswith("//127.0.0.1:0") and "--nodes" not in self.options:
+            [port] = free_ports(1, self)
+            self.listener = f"{self.listener.removesuffix(':0')}:{port}"
         command = [*self._prefix, sys.executable, "-m", self._module, "serve", "--data-dir", str(self.data_dir)]
         command += ["--listener", self.listener, "--ready-file", str(self.ready_file)]
         for listener in self.more_listeners:
@@ -106,7 +112,7 @@ class BrokerProcess:
     def suspend(self) -> None:
         """SIGSTOP. Returns when the whole process stands still: the signal alone takes effect a little later."""
         self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
