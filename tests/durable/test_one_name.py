@@ -99,5 +99,5 @@ def test_aiokafka_goes_on(pair: tuple[BrokerProcess, BrokerProcess, str]) -> Non
         await producer.stop()
         return read
 
-    assert [b"before", b"after"] == asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
+    assert [b"before", b"after"] == asyncio.run(asyncio.wait_for(scene(), 4 * PATIENCE_S))
     gc.collect()
