@@ -33,6 +33,7 @@ class Machine(BrokerProcess):
         self.listener = f"kafka://{self.host}:{KAFKA_PORT}"
         self.more_listeners = [f"{scheme}://{self.host}:{port}" for scheme, port in cluster.more_listeners.items()]
         self.options = ("--nodes", str(cluster.count))
+        self.processes = 1 + cluster.count
 
     @property
     def name(self) -> str:
@@ -111,7 +112,7 @@ class Cluster:
         return started
 
     def running(self) -> list[Machine]:
-        return [each for each in self.machines if each.process.poll() is None]
+        return [each for each in self.machines if each.is_running]
 
     def serving(self) -> dict[int, str]:
         """Which machine has each node, of those that serve."""

@@ -22,7 +22,6 @@ from tests.process import test_nodes_hops as hops
 from tests.process.broker_process import PATIENCE_S, runs
 
 NODES = 3
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture

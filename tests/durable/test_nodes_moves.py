@@ -19,7 +19,6 @@ from tests.kafka_connection import KafkaConnection
 from tests.process.broker_process import PATIENCE_S
 
 NODES = 3
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ NODES = 3
 PULSAR_PORT = 6650
 # Pulsar's client waits up to a minute before it connects again.
 PATIENCE_MS = int(2 * PATIENCE_S * 1000)
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture

@@ -43,7 +43,6 @@ from tests.kafka_connection import KafkaConnection, produce_fields
 from tests.waiting import DEADLINE_S, wait_for
 
 UPLOADS = {"log_flush_offset_checkpoint_interval_ms": 50, "remote_log_manager_task_interval_ms": 50}
-pytestmark = pytest.mark.timeout(400)
 
 
 @attrs.frozen

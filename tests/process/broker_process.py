@@ -28,6 +28,7 @@ class BrokerProcess:
     """
 
     options: Sequence[str] = ()  # of the command, besides these
+    processes = 1  # that are started together: a busy machine has less time for each
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class BrokerProcess:
 
     def wait_until_ready(self) -> Self:
         """After ``launch``: as ``start``."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.processes * PATIENCE_S
         while not self.ready_file.exists():
             assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.output}"
             assert time.monotonic() < deadline, f"is not ready: {self.output}"
@@ -147,6 +148,10 @@ class BrokerProcess:
         return self._process
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def output(self) -> str:
         """All that it has written, over all its lives."""
         return self._events.read_text() if self._events.exists() else ""
@@ -172,7 +177,7 @@ class BrokerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self.is_running:
             self.kill()
 
 
