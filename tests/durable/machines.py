@@ -162,7 +162,7 @@ class Cluster:
 
     def _wait_until(self, condition: Callable[[], bool], complaint: str) -> None:
         try:
-            wait_until(condition, complaint, 2 * PATIENCE_S)  # on a busy machine it takes long to start a process
+            wait_until(condition, complaint, (1 + self.count) * PATIENCE_S)  # as for their start
         except AssertionError:
             for machine in self.machines:
                 print(machine.directory.name, *machine.output.splitlines()[-40:], sep="\n")
