@@ -61,7 +61,7 @@ class Machine(BrokerProcess):
         for pid in reversed(self.family):
             os.kill(pid, signal.SIGCONT)
 
-    def end(self) -> None:
+    def kill_all(self) -> None:
         """kill -9 to all its processes, whether they stand still or not."""
         self.suspend()
         family = self.family
@@ -71,8 +71,8 @@ class Machine(BrokerProcess):
         wait_until(lambda: not any(map(runs, family)), "a process has survived")
 
     def lose(self) -> None:
-        """kill -9 to all its processes, and its disk is gone."""
-        self.end()
+        """``kill_all``, and its disk is gone."""
+        self.kill_all()
         shutil.rmtree(self.data_dir)
 
 
@@ -191,4 +191,4 @@ class Cluster:
 
     def end(self) -> None:
         for machine in self.running():
-            machine.end()
+            machine.kill_all()
