@@ -29,7 +29,6 @@ from tests.process.test_backup import command
 
 NODES = 3
 PARTITIONS = 6
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture

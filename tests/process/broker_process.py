@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.ports import free_ports
+
 # Far longer than it ever takes, so that only a broker that hangs runs into it.
 PATIENCE_S = 60.0
 # `make races`: the threads of the broker change places as often as those of the tests.
@@ -21,10 +23,12 @@ _RACES = ["switch_interval_us=1"] if os.environ.get("BROKER_RACES") else []
 class BrokerProcess:
     """A broker whose data lies in ``directory/data``; its events are appended to ``directory/events``.
 
-    The port is any free one at first and stays the same from then on, so that clients find a restarted broker again.
+    The port is any free one at first and stays the same from then on, so that clients find a restarted broker again. Nobody else
+    gets it meanwhile, if it is one broker's, on Linux.
     """
 
     options: Sequence[str] = ()  # of the command, besides these
+    processes = 1  # that are started together: a busy machine has less time for each
 
     def __init__(
         self,
@@ -60,7 +64,7 @@ class BrokerProcess:
 
     def wait_until_ready(self) -> Self:
         """After ``launch``: as ``start``."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.processes * PATIENCE_S
         while not self.ready_file.exists():
             assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.output}"
             assert time.monotonic() < deadline, f"is not ready: {self.output}"
@@ -77,6 +81,9 @@ class BrokerProcess:
         """Start it, wait for nothing."""
         assert self._process is None or self._process.poll() is not None, "it runs already"
         self.ready_file.unlink(missing_ok=True)
+        if self.listener.endswith("//127.0.0.1:0") and "--nodes" not in self.options:
+            [port] = free_ports(1, self)
+            self.listener = f"{self.listener.removesuffix(':0')}:{port}"
         command = [*self._prefix, sys.executable, "-m", self._module, "serve", "--data-dir", str(self.data_dir)]
         command += ["--listener", self.listener, "--ready-file", str(self.ready_file)]
         for listener in self.more_listeners:
@@ -106,7 +113,7 @@ class BrokerProcess:
     def suspend(self) -> None:
         """SIGSTOP. Returns when the whole process stands still: the signal alone takes effect a little later."""
         self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -141,6 +148,10 @@ class BrokerProcess:
         return self._process
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def output(self) -> str:
         """All that it has written, over all its lives."""
         return self._events.read_text() if self._events.exists() else ""
@@ -166,7 +177,7 @@ class BrokerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self.is_running:
             self.kill()
 
 

@@ -39,6 +39,7 @@ class Nodes(BrokerProcess):
         """So many from the next start on."""
         self.count = count
         self.options = ("--nodes", str(count))
+        self.processes = 1 + count
 
     def wait_until_ready(self) -> Self:
         super().wait_until_ready()
