@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -149,7 +149,8 @@ class BrokerProcess:
     def events(self) -> list[dict[str, Any]]:
         """What it has logged. A line that is no event stands as ``{"event": line, "level": "error"}``."""
         events = []
-        for line in self.output.splitlines():
+        written, _, _ = self.output.rpartition("\n")  # what follows is being written
+        for line in written.splitlines():
             try:
                 events.append(json.loads(line))
             except ValueError:
@@ -173,6 +174,19 @@ class BrokerProcess:
 def runs(pid: int) -> bool:
     """Whether there is such a process, and it has not ended: whoever should ask for its status may not have done so yet."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        return _state(Path(f"/proc/{pid}")) not in ("Z", "X")
     except FileNotFoundError:
         return False
+
+
+def states(pid: int) -> set[str]:
+    """The letters of /proc for the states of its threads."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            found.add(_state(task))
+    return found
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]

@@ -128,7 +128,7 @@ def test_full_disk_makes_broker_unready_with_reason(small_disk: Path) -> None:
 def test_full_disk_refuses_topics_and_offsets_whole(small_disk: Path, tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, data_dir=small_disk / "data") as broker:
         servers = broker.address
-        producer = Producer(settings(servers, message_timeout_ms=500))
+        producer = Producer(settings(servers))
         producer.produce("topic", b"value")
         assert 0 == producer.flush(30)
         consumer = Consumer(settings(servers, group_id="group"))

@@ -19,6 +19,7 @@ from protocol.kafka.schema import control
 from tests.compat.clients.librdkafka import Librdkafka, settings
 from tests.kafka_connection import LENGTH, KafkaConnection, fetch_fields
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
+from tests.process.test_disk import end_of
 
 # Docker kills after 10 s; `shutdown_timeout_ms` stays well below by default.
 IN_TIME_S = 10
@@ -97,7 +98,9 @@ def test_records_acknowledged_during_a_stop_are_kept(acks: int, broker: BrokerPr
     producer.purge()
     producer.flush(30)
     broker.start()
-    found = [record.value for record in Librdkafka().consume(broker.address, "topic", len(acked))[0]]
+    # There may be others before the last of them, whose answers did not come.
+    count = end_of(broker.address, "topic")
+    found = [record.value for record in Librdkafka().consume(broker.address, "topic", count)[0]]
     assert set(acked) <= set(found)
 
 
@@ -205,7 +208,7 @@ def test_stop_during_the_start_ends_in_time(tmp_path: Path) -> None:
 
 
 def test_storm_of_requests_does_not_delay_stop(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, "shutdown_timeout_ms=4000") as broker:
+    with BrokerProcess(tmp_path, "shutdown_timeout_ms=30000") as broker:
         write(broker.address, "topic", 1)
         host, port = broker.address.split(":")
         stop = threading.Event()
@@ -241,11 +244,11 @@ def test_signal_to_another_thread_ends_it(broker: BrokerProcess) -> None:
     while "broker_started" not in [event["event"] for event in broker.events]:
         time.sleep(0.05)
     time.sleep(0.5)  # the first thread sleeps by now
-    another = max(int(task) for task in os.listdir(f"/proc/{pid}/task"))
-    assert another != pid
     # There is no other way to choose the thread of another process.
     tgkill = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
     if tgkill is None:
         pytest.skip(f"the number of tgkill on {platform.machine()} is not known here")
-    assert 0 == ctypes.CDLL(None).syscall(tgkill, pid, another, signal.SIGTERM)
+    call = ctypes.CDLL(None).syscall
+    others = [int(task) for task in os.listdir(f"/proc/{pid}/task") if int(task) != pid]
+    assert any(call(tgkill, pid, another, signal.SIGTERM) == 0 for another in others)  # some have ended meanwhile
     assert 0 == broker.process.wait(IN_TIME_S)
