@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, RegexSubscriptionMode
 
-from tests.compat.pulsar.helpers import Admin, drain, is_silent, numbered, receive, send, send_batch, texts
+from tests.compat.pulsar.helpers import Admin, is_silent, numbered, receive, send, send_batch, share_out, texts
 from tests.compat.served import NODES
 from tests.waiting import wait_for
 
@@ -61,7 +61,7 @@ def test_each_subscription_gets_all_and_consumers_divide(connect: Connect, topic
     alone = connect().subscribe(topic, "alone")
     send(connect().create_producer(topic), 100)
     assert numbered(100) == texts(receive(alone, 100))
-    received = [texts(drain(consumer)) for consumer in sharing]
+    received = list(map(texts, share_out(sharing, 100)))
     assert sorted(numbered(100)) == sorted(received[0] + received[1])
     assert 50 == len(received[0])
 
@@ -71,7 +71,7 @@ def test_a_key_stays_with_its_consumer(connect: Connect, topic: str) -> None:
     producer = connect().create_producer(topic)
     for number in range(300):
         producer.send(str(number).encode(), partition_key=f"key {number % 30}")
-    received = [drain(consumer) for consumer in consumers]
+    received = share_out(consumers, 300)
     keys = [{message.partition_key() for message in of} for of in received]
     assert 300 == sum(map(len, received))
     assert 30 == len(set.union(*keys)) == sum(map(len, keys))
@@ -96,7 +96,7 @@ def test_a_failover_goes_to_the_next(connect: Connect, topic: str) -> None:
     ]
     producer = connect().create_producer(topic)
     send(producer, 10)
-    received = [drain(consumer) for consumer in consumers]
+    received = share_out(consumers, 10)
     served = 0 if received[0] else 1
     assert 10 == len(received[served])
     assert not received[1 - served]
