@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from broker.runtime.net import reserve_port
 
 # Far longer than it ever takes, so that only a broker that hangs runs into it.
 PATIENCE_S = 60.0
@@ -21,7 +24,8 @@ _RACES = ["switch_interval_us=1"] if os.environ.get("BROKER_RACES") else []
 class BrokerProcess:
     """A broker whose data lies in ``directory/data``; its events are appended to ``directory/events``.
 
-    The port is any free one at first and stays the same from then on, so that clients find a restarted broker again.
+    The port is any free one at first and stays the same from then on, so that clients find a restarted broker again. Nobody else
+    is given it meanwhile.
     """
 
     options: Sequence[str] = ()  # of the command, besides these
@@ -52,6 +56,8 @@ class BrokerProcess:
         self._module = module
         self._events = directory / "events"
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_any_port = listener.endswith(":0")
+        self._keeps_port: Callable[[], None] | None = None
 
     def start(self) -> Self:
         """Start it, wait until it serves. AssertionError with what it said if it does not."""
@@ -96,12 +102,22 @@ class BrokerProcess:
     def kill(self) -> None:
         """kill -9."""
         self.process.kill()
-        self.process.wait(PATIENCE_S)
+        self.wait()
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
+        return self.wait()
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Until it has ended; the exit status."""
+        status = self.process.wait(timeout_s)
+        if self._has_any_port and self._keeps_port is None and not self.listener.endswith(":0"):
+            host, _, ports = self.listener.partition("://")[2].rpartition(":")
+            self._keeps_port = reserve_port(host, int(ports.partition("-")[0]))
+            if self._keeps_port is not None:
+                weakref.finalize(self, self._keeps_port)
+        return status
 
     def suspend(self) -> None:
         """SIGSTOP. Returns when the whole process stands still: the signal alone takes effect a little later."""

@@ -34,7 +34,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def ends_in_time(broker: BrokerProcess, unfinished: bool = False) -> None:
     """``unfinished``: not everything that was begun can be finished, because a client does not let it."""
     broker.process.terminate()
-    assert 0 == broker.process.wait(IN_TIME_S)
+    assert 0 == broker.wait(IN_TIME_S)
     assert [] == broker.errors
     assert unfinished == ("requests_abandoned" in [event["event"] for event in broker.events])
 
@@ -155,7 +155,7 @@ def test_endless_handlers_do_not_delay_stop(tmp_path: Path, how: str, client: st
             for connection in connections:
                 connection.close()
         broker.process.terminate()
-        if broker.process.wait(PATIENCE_S) == 0:
+        if broker.wait() == 0:
             assert [] == broker.errors
             left_behind = [event["left_behind"] for event in broker.events if event["event"] == "broker_stopped"]
             assert left_behind[0] >= 2
@@ -178,7 +178,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             time.sleep(0.01)
         assert broker.process.poll() is None
         broker.process.terminate()
-        assert 128 + signal.SIGTERM == broker.process.wait(PATIENCE_S)
+        assert 128 + signal.SIGTERM == broker.wait()
         connection.close()
         broker.start()
         assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
@@ -188,7 +188,7 @@ def test_stuck_stop_still_ends_in_time(tmp_path: Path) -> None:
     with stuck(tmp_path, "waits for ever at the end", "shutdown_timeout_ms=1000") as broker:
         write(broker.address, "topic", 1)
         broker.process.terminate()
-        assert 1 == broker.process.wait(PATIENCE_S)
+        assert 1 == broker.wait()
         assert "broker: not stopped within 1 s" in broker.output
         broker.start()
         assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
@@ -200,7 +200,7 @@ def test_stop_during_the_start_ends_in_time(tmp_path: Path) -> None:
     try:
         until_stuck(broker)
         broker.process.terminate()
-        assert 1 == broker.process.wait(PATIENCE_S)
+        assert 1 == broker.wait()
         assert "broker: not stopped within 1 s" in broker.output
     finally:
         if broker.process.poll() is None:
@@ -229,7 +229,7 @@ def test_storm_of_requests_does_not_delay_stop(tmp_path: Path) -> None:
         try:
             time.sleep(0.5)
             broker.process.terminate()
-            assert 0 == broker.process.wait(PATIENCE_S)
+            assert 0 == broker.wait()
         finally:
             stop.set()
             for thread in threads:
@@ -251,4 +251,4 @@ def test_signal_to_another_thread_ends_it(broker: BrokerProcess) -> None:
     call = ctypes.CDLL(None).syscall
     others = [int(task) for task in os.listdir(f"/proc/{pid}/task") if int(task) != pid]
     assert any(call(tgkill, pid, another, signal.SIGTERM) == 0 for another in others)  # some have ended meanwhile
-    assert 0 == broker.process.wait(IN_TIME_S)
+    assert 0 == broker.wait(IN_TIME_S)
