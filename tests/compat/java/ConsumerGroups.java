@@ -58,7 +58,7 @@ public class ConsumerGroups {
         settings.put("metadata.max.age.ms", 300);
         if (protocol.equals("classic")) {
             settings.put("heartbeat.interval.ms", 100);
-            settings.put("session.timeout.ms", 3000);
+            settings.put("session.timeout.ms", 60_000);
             settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.CooperativeStickyAssignor");
         }
         for (int i = 0; i < more.length; i += 2) settings.put((String) more[i], more[i + 1]);

@@ -24,6 +24,16 @@ def path(topic: str) -> str:
     return "/admin/v2/" + topic.replace("://", "/")
 
 
+def wait_for_permits(rest: Admin, topic: str, count: int) -> None:
+    """Until so many consumers may be sent messages: what another connection has sent before is dropped."""
+
+    def permitted() -> int:
+        _, stats = rest.call("GET", f"{path(topic)}/stats")
+        return sum(each["availablePermits"] > 0 for of in stats["subscriptions"].values() for each in of["consumers"])
+
+    wait_for(lambda: permitted() == count)
+
+
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover])
 def test_present_consumer_gets_messages_in_order(client: pulsar.Client, topic: str, kind: Any) -> None:
     consumer = client.subscribe(topic, "sub", kind)
@@ -56,9 +66,10 @@ def test_later_consumer_gets_no_earlier_messages(client: pulsar.Client, topic: s
     assert numbered(2, 3) == texts(receive(consumer, 2)) == texts(receive(reader, 2))
 
 
-def test_each_subscription_gets_all_and_consumers_divide(connect: Connect, topic: str) -> None:
+def test_each_subscription_gets_all_and_consumers_divide(connect: Connect, rest: Admin, topic: str) -> None:
     sharing = [connect().subscribe(topic, "shared", ConsumerType.Shared) for _ in range(2)]
     alone = connect().subscribe(topic, "alone")
+    wait_for_permits(rest, topic, 3)
     send(connect().create_producer(topic), 100)
     assert numbered(100) == texts(receive(alone, 100))
     received = list(map(texts, share_out(sharing, 100)))
@@ -66,8 +77,9 @@ def test_each_subscription_gets_all_and_consumers_divide(connect: Connect, topic
     assert 50 == len(received[0])
 
 
-def test_a_key_stays_with_its_consumer(connect: Connect, topic: str) -> None:
+def test_a_key_stays_with_its_consumer(connect: Connect, rest: Admin, topic: str) -> None:
     consumers = [connect().subscribe(topic, "sub", ConsumerType.KeyShared) for _ in range(3)]
+    wait_for_permits(rest, topic, 3)
     producer = connect().create_producer(topic)
     for number in range(300):
         producer.send(str(number).encode(), partition_key=f"key {number % 30}")
@@ -79,6 +91,7 @@ def test_a_key_stays_with_its_consumer(connect: Connect, topic: str) -> None:
 
 def test_messages_without_permits_are_dropped_and_counted(connect: Connect, rest: Admin, topic: str) -> None:
     consumer = connect().subscribe(topic, "sub", receiver_queue_size=5)
+    wait_for_permits(rest, topic, 1)
     send(connect().create_producer(topic), 100)
     assert numbered(5) == texts(receive(consumer, 5))
     status, stats = rest.call("GET", f"{path(topic)}/stats")
@@ -88,12 +101,13 @@ def test_messages_without_permits_are_dropped_and_counted(connect: Connect, rest
     assert (5, 95) == (of["msgOutCounter"], of["msgDropCounter"])
 
 
-def test_a_failover_goes_to_the_next(connect: Connect, topic: str) -> None:
+def test_a_failover_goes_to_the_next(connect: Connect, rest: Admin, topic: str) -> None:
     clients = [connect(), connect()]
     consumers = [
         client.subscribe(topic, "sub", ConsumerType.Failover, consumer_name=n)
         for client, n in zip(clients, "ab", strict=True)
     ]
+    wait_for_permits(rest, topic, 2)
     producer = connect().create_producer(topic)
     send(producer, 10)
     received = share_out(consumers, 10)
