@@ -183,7 +183,7 @@ def test_a_thread_that_has_not_returned_is_left_behind_at_the_stop() -> None:
         client = stuck(served)
         assert served.serves()
         served.server.stop_accepting()
-        served.server.stop(0.1)
+        served.server.stop(2.0)
         assert 1 == served.server.left_behind
         served.until(lambda: client.eof)
         opened(served)

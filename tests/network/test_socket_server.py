@@ -511,6 +511,7 @@ def test_hanging_handler_does_not_prevent_server_end() -> None:
 def test_hanging_threads_are_waited_for_together() -> None:
     clock = ManualClock()
     handlers: list[str] = []
+    asked: dict[str, float] = {}
 
     class Hanging:
         """Handlers that never end; waiting for them takes the clock's time."""
@@ -522,10 +523,12 @@ def test_hanging_threads_are_waited_for_together() -> None:
 
         def spawn(self, name: str, body: Any, on_crash: Any) -> Any:
             class Handle:
-                def ask_to_stop(self) -> None: ...
+                def ask_to_stop(self) -> None:
+                    asked.setdefault(name, clock.now)
 
                 def stop(self, timeout: float | None = None) -> bool:
                     assert timeout is not None
+                    self.ask_to_stop()
                     if self.alive():
                         handlers.append(name)
                         clock.now += timeout
@@ -545,6 +548,7 @@ def test_hanging_threads_are_waited_for_together() -> None:
     assert len(handlers) == 8
     assert server.left_behind == 8
     assert 2.0 <= clock.now - before < 2.5
+    assert asked["timer"] == before, "it has the time that the others take"
 
 
 def test_stopping_server_tells_services_on_own_threads() -> None:
