@@ -96,7 +96,6 @@ class Nodes(BrokerProcess):
 
     def coordinator(self, group: str) -> int:
         """The node that has the group, as soon as there is one."""
-
         told: Any = None
 
         def is_found() -> bool:
