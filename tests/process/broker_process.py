@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from broker.runtime.net import reserve_port
 from tests.ports import free_ports
 
 # Far longer than it ever takes, so that only a broker that hangs runs into it.
@@ -24,7 +26,7 @@ class BrokerProcess:
     """A broker whose data lies in ``directory/data``; its events are appended to ``directory/events``.
 
     The port is any free one at first and stays the same from then on, so that clients find a restarted broker again. Nobody else
-    gets it meanwhile, if it is one broker's, on Linux.
+    is given it meanwhile, on Linux.
     """
 
     options: Sequence[str] = ()  # of the command, besides these
@@ -56,6 +58,8 @@ class BrokerProcess:
         self._module = module
         self._events = directory / "events"
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_any_port = listener.endswith(":0")
+        self._keeps_port: Callable[[], None] | None = None
 
     def start(self) -> Self:
         """Start it, wait until it serves. AssertionError with what it said if it does not."""
@@ -84,6 +88,7 @@ class BrokerProcess:
         if self.listener.endswith("//127.0.0.1:0") and "--nodes" not in self.options:
             [port] = free_ports(1, self)
             self.listener = f"{self.listener.removesuffix(':0')}:{port}"
+            self._has_any_port = False  # it is kept
         command = [*self._prefix, sys.executable, "-m", self._module, "serve", "--data-dir", str(self.data_dir)]
         command += ["--listener", self.listener, "--ready-file", str(self.ready_file)]
         for listener in self.more_listeners:
@@ -103,12 +108,22 @@ class BrokerProcess:
     def kill(self) -> None:
         """kill -9."""
         self.process.kill()
-        self.process.wait(PATIENCE_S)
+        self.wait()
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
+        return self.wait()
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Until it has ended; the exit status."""
+        status = self.process.wait(timeout_s)
+        if self._has_any_port and self._keeps_port is None and not self.listener.endswith(":0"):
+            host, _, ports = self.listener.partition("://")[2].rpartition(":")
+            self._keeps_port = reserve_port(host, int(ports.partition("-")[0]))
+            if self._keeps_port is not None:
+                weakref.finalize(self, self._keeps_port)
+        return status
 
     def suspend(self) -> None:
         """SIGSTOP. Returns when the whole process stands still: the signal alone takes effect a little later."""
@@ -160,7 +175,8 @@ class BrokerProcess:
     def events(self) -> list[dict[str, Any]]:
         """What it has logged. A line that is no event stands as ``{"event": line, "level": "error"}``."""
         events = []
-        for line in self.output.splitlines():
+        written, _, _ = self.output.rpartition("\n")  # what follows is being written
+        for line in written.splitlines():
             try:
                 events.append(json.loads(line))
             except ValueError:
@@ -184,6 +200,19 @@ class BrokerProcess:
 def runs(pid: int) -> bool:
     """Whether there is such a process, and it has not ended: whoever should ask for its status may not have done so yet."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        return _state(Path(f"/proc/{pid}")) not in ("Z", "X")
     except FileNotFoundError:
         return False
+
+
+def states(pid: int) -> set[str]:
+    """The letters of /proc for the states of its threads."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            found.add(_state(task))
+    return found
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
