@@ -12,8 +12,10 @@ from typing import Any, Self
 from broker.metadata.postgres_cluster import machine_of
 from broker.metadata.postgres_connection import Address
 from broker.metadata.postgres_feed import owners_of
+from protocol.kafka.api_keys import ApiKey
 from tests.durable.durable_broker import wait_until
 from tests.durable.postgres import PostgresServer
+from tests.kafka_connection import KafkaConnection
 from tests.process.broker_process import PATIENCE_S, BrokerProcess, runs
 
 KAFKA_PORT = 9092
@@ -31,6 +33,7 @@ class Machine(BrokerProcess):
         self.listener = f"kafka://{self.host}:{KAFKA_PORT}"
         self.more_listeners = [f"{scheme}://{self.host}:{port}" for scheme, port in cluster.more_listeners.items()]
         self.options = ("--nodes", str(cluster.count))
+        self.processes = 1 + cluster.count
 
     @property
     def name(self) -> str:
@@ -50,17 +53,19 @@ class Machine(BrokerProcess):
         return self
 
     def stand_still(self) -> None:
-        for pid in self.family:
+        self.suspend()  # the supervisor first: from then on it makes no other process, and those that end keep their ids
+        for pid in self.family[1:]:
             os.kill(pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        for pid in self.family:
+        for pid in reversed(self.family):
             os.kill(pid, signal.SIGCONT)
 
     def kill_all(self) -> None:
-        """kill -9 to all its processes."""
+        """kill -9 to all its processes, whether they stand still or not."""
+        self.suspend()
         family = self.family
-        for pid in family:
+        for pid in reversed(family):
             os.kill(pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
         wait_until(lambda: not any(map(runs, family)), "a process has survived")
@@ -107,7 +112,7 @@ class Cluster:
         return started
 
     def running(self) -> list[Machine]:
-        return [each for each in self.machines if each.process.poll() is None]
+        return [each for each in self.machines if each.is_running]
 
     def serving(self) -> dict[int, str]:
         """Which machine has each node, of those that serve."""
@@ -124,7 +129,8 @@ class Cluster:
         def is_balanced() -> bool:
             had = list(self.serving().values())
             shares = [had.count(name) for name in names]
-            return sum(shares) == self.count and max(shares) - min(shares) <= 1
+            is_even = sum(shares) == self.count and max(shares) - min(shares) <= 1
+            return is_even and self._know_each_other()
 
         self._wait_until(is_balanced, f"not divided among {names}")
 
@@ -134,13 +140,29 @@ class Cluster:
 
         def all_serve() -> bool:
             had = self.serving()  # at one moment: a node that is just being taken over is not among them
-            return len(had) == self.count and set(had.values()) <= names
+            return len(had) == self.count and set(had.values()) <= names and self._know_each_other()
 
         self._wait_until(all_serve, f"not all nodes serve on {names}")
 
+    def _know_each_other(self) -> bool:
+        """Whether each node, if clients reach it without TLS, has heard of all: they hear of one a little after it serves."""
+        with self.postgres.connect() as connection:
+            rows = connection.execute(f"SELECT about FROM {self.schema}.nodes WHERE node < {self.count}".encode())
+            nodes = [json.loads(str(about)) for (about,) in rows.fetchall()]
+        expected = {node["node_id"] for node in nodes}
+        for host, port in [node["endpoints"]["kafka"] for node in nodes if "kafka" in node["endpoints"]]:
+            try:
+                with KafkaConnection((host, port)) as connection:
+                    known = connection.ask(ApiKey.METADATA, 12, topics=[]).brokers
+            except OSError:  # it has just gone
+                return False
+            if expected != {broker.node_id for broker in known}:
+                return False
+        return True
+
     def _wait_until(self, condition: Callable[[], bool], complaint: str) -> None:
         try:
-            wait_until(condition, complaint, 2 * PATIENCE_S)  # on a busy machine it takes long to start a process
+            wait_until(condition, complaint, (1 + self.count) * PATIENCE_S)  # as for their start
         except AssertionError:
             for machine in self.machines:
                 print(machine.directory.name, *machine.output.splitlines()[-40:], sep="\n")
@@ -169,5 +191,4 @@ class Cluster:
 
     def end(self) -> None:
         for machine in self.running():
-            machine.go_on()
-            machine.kill()
+            machine.kill_all()

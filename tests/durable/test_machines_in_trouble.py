@@ -23,7 +23,6 @@ from tests.durable.proxy import Proxy
 from tests.process.broker_process import PATIENCE_S
 
 NODES = 3
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
