@@ -50,8 +50,10 @@ class Machine(BrokerProcess):
         return self
 
     def stand_still(self) -> None:
+        """Returns when none of its threads runs."""
         for pid in self.family:
             os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: all(map(_stands_still, self.family)), "a process goes on")
 
     def go_on(self) -> None:
         for pid in self.family:
@@ -167,3 +169,8 @@ class Cluster:
         for machine in self.running():
             machine.go_on()
             machine.kill()
+
+
+def _stands_still(pid: int) -> bool:
+    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
+    return set(states) == {"T"}

@@ -7,8 +7,10 @@ import random
 import time
 from pathlib import Path
 
+import attrs
 import pytest
 
+from tests.durable.machine_load import Transacting, make
 from tests.durable.mixed_load import SETTINGS, MixedLoad
 from tests.process.nodes import IDS, Nodes
 from tests.process.test_kill import CYCLES, SEED
@@ -35,3 +37,26 @@ def test_nothing_is_lost_with_a_node(tmp_path: Path) -> None:
         print(load.check())
     assert nodes.stop() == 0
     assert {"node_ended"} >= {event["event"] for event in nodes.events if event["level"] == "error"}
+
+
+@attrs.frozen
+class Served:
+    addresses: str
+
+
+def test_transactions_contradict_no_order_when_nodes_are_killed(tmp_path: Path) -> None:
+    print(f"BROKER_KILL_SEED={SEED}")
+    chance = random.Random(SEED)
+    nodes = Nodes(tmp_path)
+    nodes.start()
+    served = Served(",".join(nodes.nodes().values()))
+    make(served, "lists")
+    transacting = Transacting(served, "lists")
+    transacting.start()
+    for _ in range(CYCLES):
+        transacting.go_on()
+        time.sleep(chance.uniform(0.0, 0.1))
+        nodes.kill_node(chance.choice(IDS))
+    transacting.go_on()
+    print(transacting.finish())
+    assert nodes.stop() == 0
