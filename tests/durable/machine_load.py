@@ -100,7 +100,7 @@ class Writing(threading.Thread):
     def finish(self) -> list[list[int]]:
         self._finishing.set()
         self.join(2 * PATIENCE_S)
-        assert [] == self.failed
+        assert [] == self.failed, self.failed[:3]
         return self.acknowledged
 
 
@@ -242,6 +242,11 @@ class Transacting:
     def start(self) -> None:
         for each in self._clients:
             each.start()
+
+    @property
+    def count(self) -> int:
+        """Of those that were committed."""
+        return sum(each.committed for each in self._clients)
 
     def go_on(self) -> None:
         """Returns when each client has committed some transactions that were begun after the call."""
