@@ -47,16 +47,15 @@ class Served:
 def test_transactions_contradict_no_order_when_nodes_are_killed(tmp_path: Path) -> None:
     print(f"BROKER_KILL_SEED={SEED}")
     chance = random.Random(SEED)
-    nodes = Nodes(tmp_path)
-    nodes.start()
-    served = Served(",".join(nodes.nodes().values()))
-    make(served, "lists")
-    transacting = Transacting(served, "lists")
-    transacting.start()
-    for _ in range(CYCLES):
+    with Nodes(tmp_path) as nodes:
+        served = Served(",".join(nodes.nodes().values()))
+        make(served, "lists")
+        transacting = Transacting(served, "lists")
+        transacting.start()
+        for _ in range(CYCLES):
+            transacting.go_on()
+            time.sleep(chance.uniform(0.0, 0.1))
+            nodes.kill_node(chance.choice(IDS))
         transacting.go_on()
-        time.sleep(chance.uniform(0.0, 0.1))
-        nodes.kill_node(chance.choice(IDS))
-    transacting.go_on()
-    print(transacting.finish())
-    assert nodes.stop() == 0
+        print(transacting.finish())
+        assert nodes.stop() == 0
