@@ -19,7 +19,7 @@ endif
 
 # Images of containers often set it. Then each Python compiles what it imports anew: the tests start thousands (brokers, commands,
 # Spark's workers), each of which takes twice the CPU, and pytest rewrites all tests in each worker. Empty is as if it were not set.
-test test-fast races sim kill kill-sink durable fuzz: export PYTHONDONTWRITEBYTECODE =
+test test-fast races sim kill kill-sink durable durable-machines fuzz: export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .PHONY: help run demo demo-page screenshots test test-fast java-clients compat-nodes races lint types ci docs proto accelerator wheel sim kill kill-sink durable durable-engines durable-machines fuzz bench bench-check docker-check clean
