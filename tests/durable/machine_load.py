@@ -254,7 +254,7 @@ class Transacting:
 
         def got_on() -> bool:
             failures = [each.failure for each in self._clients if each.failure is not None]
-            assert [] == failures
+            assert [] == failures, failures
             return all(each.committed > some + 3 for each, some in zip(self._clients, before, strict=True))
 
         wait_until(got_on, "no transaction comes through", 120)
@@ -265,14 +265,15 @@ class Transacting:
             each.finishing.set()
         for each in self._clients:
             each.join(3 * PATIENCE_S)
-            assert not each.is_alive()
-            assert each.failure is None
+            assert not each.is_alive(), each.name
+            assert each.failure is None, each.failure
         for each in self._clients:  # all that is still open is aborted
             wait_until(each.begin, "no producer takes the place of this one")
         last = Lists(self._cluster, self._topic)
         last.take_all()
         history = [txn for each in self._clients for txn in each.history]
-        assert [] == anomalies(history, last.found, KAFKA)
+        wrong = anomalies(history, last.found, KAFKA)
+        assert [] == wrong, wrong[:3]
         there = {element for elements in last.found.values() for element in elements}
         counted = [txn for txn in self._with_offsets.history if any(each.element in there for each in txn.appends)]
         assert len(counted) == self._with_offsets.stored_offset(), (

@@ -67,6 +67,7 @@ class Proxy(_Listener):
         self.refusing = False  # ends new connections at once
         self.mute = False  # keeps answers of the server to itself
         self.deaf = False  # passes nothing on to the server
+        self.refused = 0  # new connections
         self.cuts = 0  # by ``cut_at``
         self.answers = 0  # how often something came from the server
         self._server = server_host, server_port
@@ -131,6 +132,7 @@ class Proxy(_Listener):
         try:
             self._flowing.wait()
             if self.refusing:
+                self.refused += 1
                 return
             server = socket.create_connection(self._server)
             self._sockets.append(server)

@@ -220,6 +220,8 @@ def test_a_take_over_waits_for_the_store(far: Cluster) -> None:
     cut.ways["store"].refuse()
     other.lose()
     wait_until(lambda: taken_over(cut) > before, "it does not take the other one's node over")
+    refused = cut.ways["store"].refused
+    wait_until(lambda: cut.ways["store"].refused > refused, "it does not ask the store")
     time.sleep(1.0)
     assert len(far.serving()) < NODES  # what the node has is in the store
     cut.ways["store"].refusing = False
