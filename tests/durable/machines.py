@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from broker.cluster.nodes import owner_of
-from broker.metadata.postgres_cluster import machine_of
+from broker.metadata.postgres_cluster import ClusterSession, machine_of
 from broker.metadata.postgres_connection import Address
 from broker.metadata.postgres_feed import owners_of
 from tests.durable.durable_broker import wait_until
@@ -159,6 +159,13 @@ class Cluster:
                 print(machine.directory.name, *machine.output.splitlines()[-40:], sep="\n")
             print(self.serving())
             raise
+
+    def wait_for_standbys(self, machine: Machine) -> None:
+        """Another one is there that would take what this machine has."""
+        had = [node for node, name in self.serving().items() if name == machine.name]
+        session = ClusterSession(Address(self.postgres.url, self.schema), PATIENCE_S)
+        with contextlib.closing(session):
+            self._wait_until(lambda: all(map(session.somebody_waits_for, had)), "nobody stands by")
 
     def owners(self, topic: str, partitions: int, machine: Machine) -> dict[int, str]:
         """Where clients reach the owners of those partitions which this machine has."""

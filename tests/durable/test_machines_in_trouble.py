@@ -216,6 +216,7 @@ def test_a_take_over_waits_for_the_store(far: Cluster) -> None:
     writing = Writing(far, "large", size=100_000)
     writing.start()
     writing.go_on()
+    far.wait_for_standbys(other)  # which has needed the store to start
     before = taken_over(cut)
     cut.ways["store"].refuse()
     other.lose()
