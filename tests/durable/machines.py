@@ -64,13 +64,17 @@ class Machine(BrokerProcess):
         for pid in self.family:
             os.kill(pid, signal.SIGCONT)
 
-    def lose(self) -> None:
-        """kill -9 to all its processes, and its disk is gone."""
+    def kill_all(self) -> None:
+        """kill -9 to all its processes."""
         family = self.family
         for pid in family:
             os.kill(pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
         wait_until(lambda: not any(map(runs, family)), "a process has survived")
+
+    def lose(self) -> None:
+        """``kill_all``, and its disk is gone."""
+        self.kill_all()
         shutil.rmtree(self.data_dir)
 
 
