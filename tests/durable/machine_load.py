@@ -99,7 +99,8 @@ class Writing(threading.Thread):
 
     def finish(self) -> list[list[int]]:
         self._finishing.set()
-        self.join(2 * PATIENCE_S)
+        self.join(3 * PATIENCE_S)
+        assert not self.is_alive()
         assert [] == self.failed, self.failed[:3]
         return self.acknowledged
 
