@@ -367,9 +367,8 @@ class _Appending(threading.Thread):
         partitions = chance.sample(range(PARTITIONS), PARTITIONS)
         count = chance.randint(1, PARTITIONS - 1)
         operations = self.claims()
-        for partition in partitions[count:][
-            :2
-        ]:  # it holds no lock on what it reads, so others may append to it meanwhile
+        # It holds no lock on what it reads, so others may append to it meanwhile: it does not append there itself.
+        for partition in partitions[count : count + 2]:
             operations.append(Read((partition, key), tuple(lists.found.get((partition, key), ()))))
         records = {
             partition: [(key, f"{name}/{partition}.{number}") for number in range(chance.randint(1, 2))]

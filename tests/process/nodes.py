@@ -5,7 +5,7 @@ import os
 import select
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Self
@@ -163,10 +163,11 @@ class Nodes(BrokerProcess):
 
     @contextmanager
     def standing_still(self, node_id: int) -> Iterator[None]:
-        """SIGSTOP inside of the ``with``."""
+        """SIGSTOP inside of the ``with``. Another process may have taken its place at the end."""
         pid = self.pids()[node_id]
         os.kill(pid, signal.SIGSTOP)
         try:
             yield
         finally:
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)

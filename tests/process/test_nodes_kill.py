@@ -1,8 +1,10 @@
 """kill -9 of one node after the other under clients of many kinds: each is started again, and nothing is lost.
 
-``BROKER_KILL_CYCLES`` says how often (5); ``BROKER_KILL_SEED`` when (drawn anew each time, and shown when it fails).
+``BROKER_KILL_CYCLES`` says how often (5); ``BROKER_KILL_SEED`` when (drawn anew each time, and shown when it fails). With
+``BROKER_STILL_S=60``, nodes under transactions stand still for so long, in half of the cycles.
 """
 
+import os
 import random
 import time
 from pathlib import Path
@@ -16,8 +18,9 @@ from tests.process.nodes import IDS, Nodes
 from tests.process.test_kill import CYCLES, SEED
 from tests.waiting import wait_for
 
+STILL_S = float(os.environ.get("BROKER_STILL_S", "0"))
 PARTS = ("idempotent", "large", "leader", "compacted")
-pytestmark = pytest.mark.timeout(240 + 30 * CYCLES)
+pytestmark = pytest.mark.timeout(240 + (30 + STILL_S) * CYCLES)
 
 
 def test_nothing_is_lost_with_a_node(tmp_path: Path) -> None:
@@ -55,7 +58,13 @@ def test_transactions_contradict_no_order_when_nodes_are_killed(tmp_path: Path) 
         for _ in range(CYCLES):
             transacting.go_on()
             time.sleep(chance.uniform(0.0, 0.1))
-            nodes.kill_node(chance.choice(IDS))
+            node_id = chance.choice(IDS)
+            if STILL_S and chance.random() < 0.5:
+                with nodes.standing_still(node_id):
+                    time.sleep(STILL_S)
+                nodes.wait_for_all()
+            else:
+                nodes.kill_node(node_id)
         transacting.go_on()
         print(transacting.finish())
         assert nodes.stop() == 0
