@@ -26,6 +26,8 @@ KAFKA_PORT = 9092
 class Machine(BrokerProcess):
     """One of them, at an address of its own. Its processes are the supervisor and those of the nodes."""
 
+    patience_s = 2 * PATIENCE_S  # on a busy machine it takes long to start so many processes
+
     def __init__(
         self, cluster: "Cluster", directory: Path, *settings: str, environment: Mapping[str, str] | None = None
     ) -> None:

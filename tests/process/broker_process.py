@@ -25,6 +25,7 @@ class BrokerProcess:
     """
 
     options: Sequence[str] = ()  # of the command, besides these
+    patience_s = PATIENCE_S  # until it serves
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class BrokerProcess:
 
     def wait_until_ready(self) -> Self:
         """After ``launch``: as ``start``."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         while not self.ready_file.exists():
             assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.output}"
             assert time.monotonic() < deadline, f"is not ready: {self.output}"
