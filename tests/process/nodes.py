@@ -23,6 +23,8 @@ NOT_LEADER, NOT_COORDINATOR = 6, 16
 class Nodes(BrokerProcess):
     """``process`` is the one that starts the others; ``address`` is Kafka's, of node 1. ``schemes``: what else they serve."""
 
+    patience_s = 2 * PATIENCE_S  # on a busy machine it takes long to start so many processes
+
     def __init__(
         self,
         directory: Path,

@@ -32,14 +32,19 @@ def test_nothing_is_lost_with_a_node(tmp_path: Path) -> None:
         for _ in range(CYCLES):
             load.go_on()
             time.sleep(chance.uniform(0.0, 0.5))
-            before, node_id = nodes.pids(), chance.choice(IDS)
-            nodes.crash_node(node_id)
-            wait_for(lambda: nodes.pids() != before, f"node {node_id} is not started again")  # noqa: B023
+            crash(nodes, chance.choice(IDS))
         load.go_on()
         load.finish()
         print(load.check())
     assert nodes.stop() == 0
     assert {"node_ended"} >= {event["event"] for event in nodes.events if event["level"] == "error"}
+
+
+def crash(nodes: Nodes, node_id: int) -> None:
+    """Returns when it is started again."""
+    before = nodes.pids()
+    nodes.crash_node(node_id)
+    wait_for(lambda: nodes.pids() != before, f"node {node_id} is not started again")
 
 
 @attrs.frozen
@@ -62,9 +67,8 @@ def test_transactions_contradict_no_order_when_nodes_are_killed(tmp_path: Path) 
             if STILL_S and chance.random() < 0.5:
                 with nodes.standing_still(node_id):
                     time.sleep(STILL_S)
-                nodes.wait_for_all()
             else:
-                nodes.kill_node(node_id)
+                crash(nodes, node_id)
         transacting.go_on()
         print(transacting.finish())
         assert nodes.stop() == 0
