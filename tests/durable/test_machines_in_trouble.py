@@ -168,6 +168,7 @@ def test_a_machine_without_the_engine_leaves_its_nodes_to_others(cluster: Cluste
     transacting.finish()
 
 
+@pytest.mark.timeout(480)
 def test_a_machine_that_the_network_cuts_off_from_the_engine_acknowledges_nothing_late(far: Cluster) -> None:
     """Nobody is told of the cut. What was sent meanwhile arrives after it."""
     cut, other = far.start(2)
@@ -188,6 +189,7 @@ def test_a_machine_that_the_network_cuts_off_from_the_engine_acknowledges_nothin
     assert [[]] * PARTITIONS == stored(far, "late")
 
 
+@pytest.mark.timeout(480)
 def test_a_machine_without_the_store_holds_up_its_own_partitions_only(far: Cluster) -> None:
     """What is too large for a row waits for the store."""
     cut, other = far.start(2)
@@ -210,6 +212,7 @@ def taken_over(machine: Machine) -> int:
     return [event["event"] for event in machine.events].count("state_taken_over")
 
 
+@pytest.mark.timeout(480)
 def test_a_take_over_waits_for_the_store(far: Cluster) -> None:
     cut, other = far.start(2)
     make(far, "large")
