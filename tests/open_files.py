@@ -10,7 +10,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException, Producer
 
 # Generous: only a hang gets there.
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 _left: set[str] = set()
 # A broker that the tests of one process share opens and closes these when it likes.
 _OF_A_LOG = re.compile(r".*\.(log|index|timeindex|txnindex)(\.deleted)?( \(deleted\))?")

@@ -270,7 +270,7 @@ def _run_nodes(config: BrokerConfig, count: int, arguments: list[str], ready_fil
 
         def reopen_all(number: int, frame: FrameType | None) -> None:
             reopen(number, frame)
-            supervisor.pass_on(number)
+            supervisor.processes.pass_on(number)
 
         signal.signal(signal.SIGHUP, reopen_all)
 

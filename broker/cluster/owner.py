@@ -7,8 +7,9 @@ restarted, and has lost the locks of all.
 
 From then on two threads work for it. ``lease-keeper`` renews the lease, and so does each row of the journal; it connects again
 when the engine was away. ``lease-watch`` looks at the clock and calls back: ``on_suspended`` when the lease has run out,
-``on_resumed`` when it was renewed after all, ``on_fenced`` once, when another broker has taken over. They are two, because a
-request to the engine may take longer than what is left of the lease.
+``on_resumed`` when it was renewed after all and this broker knows what others have changed meanwhile (``known_at``),
+``on_fenced`` once, when another broker has taken over. They are two, because a request to the engine may take longer than what is
+left of the lease.
 
 What a broker must not do without a lease is to answer as if it knew the newest state. What it writes needs no check here: each
 transaction checks the epoch. Answers may leave for ``ANSWERS_S`` after each renewal (``Lease.answers_until``); whoever sends them
@@ -20,6 +21,7 @@ nothing is renewed any more, and prepares itself; but ``wait_to_answer`` returns
 """
 
 from collections.abc import Callable
+from math import inf
 
 import attrs
 
@@ -58,6 +60,8 @@ _LOG_EVERY_S = 60.0
 
 # How often a standby that leaves a free lock to others looks meanwhile.
 _LOOK_S = 0.25
+# How often the watch asks whether this broker has caught up.
+_CATCH_UP_S = 0.05
 
 Connect = Callable[[], OwnerSession]
 
@@ -69,6 +73,9 @@ class Callbacks:
     on_suspended: Callable[[], None] = lambda: None
     on_resumed: Callable[[], None] = lambda: None
     on_fenced: Callable[[str], None] = lambda _reason: None
+    # Asked now and then, once the lease was renewed at this time after it had run out (Clock.monotonic() s): up to when does
+    # this broker know what others have changed? The only one of its cluster knows everything.
+    known_at: Callable[[float], float] = lambda _returned_at: inf
 
 
 class Owner:
@@ -109,7 +116,7 @@ class Owner:
         self._lock = Lock()  # for `_known` and `_reason`
         self._reason = ""
         self._stopping = Event()
-        self._watch = LeaseWatch(self.lease, clock, self._tell)
+        self._watch = LeaseWatch(self.lease, clock, self._tell, self._known_at)
         self._running: list[ThreadHandle] = []
 
     # -- becoming the owner -------------------------------------------------------------------------------------------
@@ -166,6 +173,7 @@ class Owner:
         self.epoch, self.number, self._known = taken.epoch, taken.number, taken.number
         now = self._clock.monotonic()
         self.lease.renewed(sent_at, now)
+        self.lease.caught_up(inf, now)  # nothing was read yet
         # The last renewal was before this moment, however much of the lease is left by the server's clock.
         silent_in_s = max(0.0, min(self._answers_s, taken.left_s - (self._lease_s - self._answers_s)))
         self.answers_from = now + silent_in_s
@@ -216,6 +224,9 @@ class Owner:
         before = self.lease.state
         if self.lease.renewed(sent_at, self._clock.monotonic()) is not before:
             self._watch.wakeup()
+
+    def _known_at(self, returned_at: float) -> float:
+        return self.callbacks.known_at(returned_at)
 
     def _tell(self, state: LeaseState) -> None:
         """On the thread of the watch."""
@@ -336,19 +347,33 @@ class LeaseKeeper:
 
 
 class LeaseWatch:
-    """The body of the thread ``lease-watch``: tells each change of the lease's state, when it comes to pass."""
+    """The body of the thread ``lease-watch``: tells each change of the lease's state but RETURNING, when it comes to pass."""
 
-    def __init__(self, lease: Lease, clock: Clock, tell: Callable[[LeaseState], None]) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        clock: Clock,
+        tell: Callable[[LeaseState], None],
+        known_at: Callable[[float], float],
+    ) -> None:
         self._lease = lease
         self._clock = clock
         self._tell = tell
+        self._known_at = known_at
         self._told = LeaseState.LEADING
         self._inbox: Inbox[None] = Inbox()
 
     def step(self, timeout: float | None) -> bool:
         now = self._clock.monotonic()
         state = self._lease.look(now)
-        if state is not self._told:
+        if state is LeaseState.RETURNING:
+            if self._told is LeaseState.LEADING:  # it ran out and was renewed before this thread looked
+                state = LeaseState.SUSPENDED
+            else:
+                state = self._lease.caught_up(self._known_at(self._lease.returned_at), now)
+        if state is LeaseState.RETURNING:
+            timeout = _CATCH_UP_S if timeout is None else min(timeout, _CATCH_UP_S)
+        elif state is not self._told:
             self._told = state
             self._tell(state)
             return True

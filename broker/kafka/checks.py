@@ -82,6 +82,12 @@ def error_alone(call: Call, error: RequestError) -> dict[str, int]:
     return {"error_code": error.code}
 
 
+def error_and_message(call: Call, error: RequestError) -> dict[str, Any]:
+    """The same, if it has a message as well."""
+    code, message = error_fields(error)
+    return {"error_code": code, "error_message": message}
+
+
 def deadline_of(call: Call, timeout: timedelta) -> float:
     """The time (Clock.monotonic() s) at which a request that changes topics has used up its ``timeout``. Infinite for
     clients that send 0 or -1: they wait for as long as it takes."""

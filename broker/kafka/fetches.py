@@ -29,12 +29,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from broker.errors import Refusal, RequestError, StorageError
-from broker.kafka import leaders
+from broker.kafka import leader_hints
 from broker.kafka.api import KafkaRequest
 from broker.kafka.authorization import denied, denied_ids, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
-from broker.kafka.leaders import TELLING
+from broker.kafka.leader_hints import TELLING
 from broker.kafka.metering import Metered
 from broker.metrics.tracing import LOG_CALLS_MAX, LogCall
 from broker.network.service import Connection, Handover, Outbox, Part
@@ -379,7 +379,7 @@ def _hints(context: KafkaContext, request: KafkaRequest, reading: Reading) -> Hi
     failed = [
         (topic, data.partition) for topic, partitions in reading.results for data in partitions if data.error in TELLING
     ]
-    return leaders.hints(context, request.connection.peer, failed)
+    return leader_hints.hints(context, request.connection.peer, failed)
 
 
 def send_records(context: KafkaContext, request: KafkaRequest, outbox: Outbox, reading: Reading, *, warm: bool) -> None:

@@ -176,8 +176,8 @@ class PostgresDatabase:
                     # The server lets go of the snapshot if its reader does nothing for so long: it keeps old rows alive.
                     connection.execute(f"SET idle_in_transaction_session_timeout = '{SNAPSHOT_IDLE_S}s'".encode())
                     connection.execute("SET statement_timeout = 0")  # a large table is read in one piece
-                    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                    connection.execute("SELECT 1 FROM schema_version")  # the snapshot is taken by the first query
+                    # The snapshot is taken by the first query, with which it comes: it is not idle in between.
+                    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT 1 FROM schema_version")
                     moment()
             except BaseException:
                 connection.close()

@@ -30,12 +30,15 @@ from typing import Any
 import attrs
 import psycopg
 
-from broker.errors import StorageError
+from broker.errors import Fenced, StorageError
+from broker.log import get_logger
 from broker.metadata.postgres_connection import Address, Connection, Cursor
 from broker.metadata.postgres_database import PostgresDatabase
 from broker.metadata.shared_wire import CHANGES_KEPT, changed_names, changed_table, topic_of
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event
+
+log = get_logger("cluster")
 
 # The key of the nodes' password in ``meta``.
 SECRET = "nodes_secret"
@@ -194,17 +197,26 @@ class PostgresFeed:
             raise self._error("reached", error) from error
 
     def settle(self, timeout_s: float, place: int) -> bool:
-        """Wait until every node that is there, but this one, has in force what is committed now. False: one has not. Raises
-        StorageError."""
-        version = self.versions().get("", 0)
+        """Wait until every node that is there, but this one, has in force what is committed now. False: one has not, or the
+        engine is away."""
+        version: int | None = None
         deadline = self._clock.monotonic() + timeout_s
         pause_s, longest_s = _LOOKS_S
-        while self._is_behind(version, place):
-            if self._clock.monotonic() >= deadline:
+        while True:
+            away: StorageError | None = None
+            try:
+                if version is None:
+                    version = self.versions().get("", 0)
+                if not self._is_behind(version, place):
+                    return True
+            except StorageError as error:
+                away = error
+            if isinstance(away, Fenced) or self._clock.monotonic() >= deadline:
+                if away is not None:  # the change is in the catalogue, but others may not know
+                    log.warning("not_settled", error=str(away))
                 return False
             self._pause.wait(pause_s)
             pause_s = min(longest_s, 2 * pause_s)
-        return True
 
     def _is_behind(self, version: int, place: int) -> bool:
         # Mostly nobody is, and then the owner's row of each node need not be read.

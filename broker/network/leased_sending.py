@@ -6,7 +6,8 @@ system call, that holds as well: the request is older than the look.
 
 Otherwise the bytes are *held*: the connection stays, and what it gets is queued within the bounds of a peer that does not read.
 When the lease is renewed they leave, as nobody has come in between; if it runs out or is lost, the connections are closed
-(``SocketServer.suspend``).
+(``SocketServer.suspend``). They get nothing more until their processor closes them, even if the lease is renewed before: what was
+made meanwhile is perhaps not true any more.
 
 A broker without a lease has ``Sending``, and no question of this. On the processor's thread.
 
@@ -55,7 +56,8 @@ class LeasedSending(Sending):
     def flush(self, connection: ProcessorConnection) -> None:
         now = self._monotonic()
         if now < self._lease.answers_until or not self._concerns(connection.peer.listener) or not self._hold(now):
-            super().flush(connection)
+            if not self._table.has_outlived(connection):  # asked last: the lease ran out before it was renewed
+                super().flush(connection)
             return
         if not connection.dirty:
             connection.dirty = True

@@ -215,9 +215,11 @@ class SocketServer:
         """End all threads and close all connections, in about ``patience_s``. Stopping twice is no error."""
         self.stop_accepting(patience_s)
         deadline = self.runtime.clock.monotonic() + min(patience_s, PATIENCE_S)
+        timer, self._timer_thread = self._timer_thread, None
+        if timer is not None:
+            timer.ask_to_stop()  # while others are waited for: one that hangs takes all of the time
         for plane in self.planes:
             plane.stop(deadline)
-        timer, self._timer_thread = self._timer_thread, None
         if timer is not None and not timer.stop(max(LEAST_PATIENCE_S, deadline - self.runtime.clock.monotonic())):
             log.warning("thread_left_behind", body=type(self.timer).__name__)
             self._timer_left_behind = True

@@ -19,7 +19,7 @@ import attrs
 
 from broker.cluster.nodes import SECRET_BYTES
 from broker.cluster.owner import ANSWER_S
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, Listener
 from broker.config.listener import ALL_INTERFACES, NODES_LISTENER
 from broker.errors import ConfigError, StorageError
 from broker.log import EventLimit, get_logger
@@ -28,6 +28,7 @@ from broker.metadata.postgres_connection import Address
 from broker.runtime import Runtime
 from broker.runtime.process import process_name
 from broker.runtime.threads import Event
+from broker.security.tls_listener import tls_config
 from broker.server.engine import Seat
 from broker.server.node_processes import PLACE, PORTS, NodeProcesses, place_in, ports_text
 from broker.server.seat import SeatMember, first_listener
@@ -78,7 +79,7 @@ class MachineSupervisor:
         self._stopping = Event()
         self._number = 0  # of this machine
         self._ports: dict[int, str] = {}
-        self._processes = NodeProcesses(runtime.clock, arguments, config.node_id, self._variables)
+        self.processes = NodeProcesses(runtime.clock, arguments, config.node_id, self._variables)
         self._session: ClusterSession | None = None
         self._move: _Move | None = None
         self._mine: list[int] = []  # the nodes that this machine has had since ``_mine_since``, monotonic s
@@ -88,10 +89,6 @@ class MachineSupervisor:
 
     def request_stop(self) -> None:
         self._stopping.set()
-
-    def pass_on(self, signal: int) -> None:
-        """Send all nodes a signal that this process has got. May be called from a signal handler."""
-        self._processes.pass_on(signal)
 
     def run(self, ready: Callable[[Mapping[str, str]], None]) -> None:
         """Until ``request_stop``. ``ready`` is called once, when all nodes of the cluster serve, with the listeners
@@ -105,11 +102,11 @@ class MachineSupervisor:
             log.info("machine_started", machine=self._machine, number=self._number, nodes=self._count)
             try:
                 for place in range(self._count):
-                    self._processes.start(place)
+                    self.processes.start(place)
                 self._run(ready)
             finally:
                 self._leave()
-                self._processes.end(config.shutdown_timeout_ms / 1000)
+                self.processes.end(config.shutdown_timeout_ms / 1000)
                 self._drop_session()
         finally:
             directory.close()
@@ -153,7 +150,7 @@ class MachineSupervisor:
         told = False
         beat_at = self._clock.monotonic()
         while not self._stopping.wait(_LOOK_S):
-            if 2 in self._processes.look():
+            if 2 in self.processes.look():
                 if not told:
                     raise ConfigError("A node could not be started: the event before this one says what to change.")
                 self._drop_session()  # the number of nodes may be another one: the next session looks
@@ -213,21 +210,19 @@ class MachineSupervisor:
         node = next((node for node in reversed(mine) if session.somebody_waits_for(node)), None)
         if node is None or now < self._mine_since + _GOT_S or not session.begin_move():
             return
-        self._move = _Move(
-            node, self._processes.pid(node), now + _MOVE_S, now + self._config.shutdown_timeout_ms / 1000
-        )
+        self._move = _Move(node, self.processes.pid(node), now + _MOVE_S, now + self._config.shutdown_timeout_ms / 1000)
         log.info("node_handed_over", node=self._config.node_id + node, nodes_left=len(mine) - 1)
-        self._processes.terminate(node)
+        self.processes.terminate(node)
 
     def _go_on(self, session: ClusterSession, view: ClusterView, move: _Move) -> None:
         now = self._clock.monotonic()
         seat = view.seats[move.node]
         is_here = seat.leased and seat.machine == self._machine
-        came_back = is_here and self._processes.pid(move.node) != move.pid  # nobody else has taken it
+        came_back = is_here and self.processes.pid(move.node) != move.pid  # nobody else has taken it
         if now >= move.killed_at and not move.is_over:  # it has not stopped in time
             move.is_over = True
             if is_here and not came_back:
-                self._processes.kill(move.node)
+                self.processes.kill(move.node)
         if (seat.serves and seat.machine != self._machine) or came_back or now >= move.ends_at:
             self._move = None
             session.end_move()
@@ -263,6 +258,11 @@ def _check(config: BrokerConfig) -> None:
             "Leave standby out: with nodes and a catalogue, every machine stands by for what it does not have."
         )
     check_listeners(config)
+    if tls_config(config, Listener(NODES_LISTENER, "kafka", "", 0, 0, sasl=True)).ssl_client_auth == "required":
+        raise ConfigError(
+            f"Leave {NODES_LISTENER}.ssl.client.auth out: a node that asks another shows no certificate. "
+            "It logs in with a secret of the cluster."
+        )
     for listener in all_listeners(config):
         hidden = listener.host in ("", ALL_INTERFACES, "::") and listener.scheme != "http"
         if hidden and config.advertised_address(listener.name) is None:

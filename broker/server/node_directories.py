@@ -4,19 +4,32 @@ One broker alone has all partitions in the data directory itself; of several nod
 of a partition is renamed, and its lines in the checkpoint files go with it. The lines are written first, so that an interruption
 leaves them in both places: lines about partitions that are elsewhere do not count.
 
+What services have beside the partitions is moved first. A file has its new name at once, and what an interruption leaves is moved
+at the next start.
+
+- Pulsar's compacted files (``pulsar-compacted/TOPIC_ID-PARTITION-HORIZON.compacted``) are with the partition's node: the log may
+  have deleted what is in them.
+- Finished result partitions of the shuffle (``shuffle``) are read at the address of the node that was written to. One broker
+  alone has the address that the first of several nodes has. Those of a node that is no more stay where they are until it returns.
+
 Tests: tests/server/test_node_directories.py.
 """
+
+import re
+from collections.abc import Iterable, Sequence
 
 from broker.cluster.nodes import NODES, directory_of, owner_of
 from broker.errors import ConfigError
 from broker.runtime.disk import Disk
-from broker.server.node_service_files import move_service_files
 from broker.storage import partition_dir
 from broker.storage.backup.layout import STAGING
 from broker.storage.backup.staging import remove_tree
-from broker.storage.checkpoints import CorruptCheckpoint, Offsets, read_offsets, write_offsets
+from broker.storage.checkpoints import CorruptCheckpoint, Offsets, read_offsets, read_partition_metadata, write_offsets
 from broker.storage.data_directory import CHECKPOINTS
 from broker.storage.recovery.startup import CLEAN, mark_clean_stop
+
+COMPACTED, SHUFFLE = "pulsar-compacted", "shuffle"
+COMPACTED_NAME = re.compile(r"([0-9a-f]{32})-([0-9]+)-[0-9]+\.compacted")
 
 
 def arrange(disk: Disk, data_dir: str, count: int) -> int:
@@ -45,7 +58,7 @@ def _arrange(disk: Disk, data_dir: str, count: int) -> int:
         remove_tree(disk, f"{directory}/{STAGING}")
     found = [(place, name, target) for place in old for name in disk.listdir(place) if (target := _target(new, name))]
     partitions = ((place, name) for place, name, _ in found)
-    move_service_files(disk, old, new, (data_dir, directory_of(data_dir, 0)), partitions)
+    _move_service_files(disk, old, new, (data_dir, directory_of(data_dir, 0)), partitions)
     moves = [(place, name, target) for place, name, target in found if target != place]
     if not moves:
         return 0
@@ -91,3 +104,54 @@ def _move_lines(disk: Disk, old: list[str], new: list[str], moves: list[tuple[st
 
 def _lines(disk: Disk, path: str) -> Offsets:
     return read_offsets(disk, path) if disk.exists(path) else {}
+
+
+def _move_service_files(
+    disk: Disk, old: Sequence[str], new: Sequence[str], firsts: tuple[str, str], partitions: Iterable[tuple[str, str]]
+) -> None:
+    """``old`` and ``new``: the directories that may have files, and those of the nodes to be. ``firsts``: that of a broker alone
+    and that of the first of several nodes. ``partitions``: where each partition's directory is now, and its name. Raises
+    OSError."""
+    names = {place: _listed(disk, f"{place}/{COMPACTED}") for place in old}
+    found = {
+        place: matches
+        for place in old
+        if (matches := [each for each in map(COMPACTED_NAME.fullmatch, names[place]) if each])
+    }
+    topics = _topics(disk, {match[1] for matches in found.values() for match in matches}, partitions)
+    for place, matches in found.items():
+        for match in matches:
+            topic = topics.get(match[1])
+            if topic is not None:
+                target = new[owner_of(topic, int(match[2]), len(new))]
+                _move(disk, f"{place}/{COMPACTED}", f"{target}/{COMPACTED}", [match[0]])
+    (source,) = {*firsts} - {new[0]}
+    _move(disk, f"{source}/{SHUFFLE}", f"{new[0]}/{SHUFFLE}", _listed(disk, f"{source}/{SHUFFLE}"))
+
+
+def _listed(disk: Disk, directory: str) -> list[str]:
+    return sorted(disk.listdir(directory)) if disk.exists(directory) else []
+
+
+def _topics(disk: Disk, wanted: set[str], partitions: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The name of each topic by its id in hexadecimal digits."""
+    topics: dict[str, str] = {}
+    for place, name in partitions:
+        if len(topics) == len(wanted):
+            break
+        topic_id = read_partition_metadata(disk, f"{place}/{name}").topic_id
+        parsed = partition_dir.parse_name(name)
+        if topic_id is not None and topic_id.hex in wanted and parsed is not None:
+            topics[topic_id.hex] = parsed[0]
+    return topics
+
+
+def _move(disk: Disk, source: str, target: str, names: Sequence[str]) -> None:
+    if source == target or not names:
+        return
+    disk.makedirs(target)
+    for name in names:
+        if not disk.exists(f"{target}/{name}"):
+            disk.rename(f"{source}/{name}", f"{target}/{name}")
+    disk.sync_dir(target)
+    disk.sync_dir(source)

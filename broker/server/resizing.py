@@ -37,8 +37,7 @@ from broker.runtime.open_objects import open_objects, probe
 from broker.runtime.process import process_name
 from broker.server.durable import check_end, journal_of, owners_prefix
 from broker.server.moving import Progress, Shipping
-from broker.server.node_directories import arrange
-from broker.server.node_service_files import COMPACTED, COMPACTED_NAME, SHUFFLE
+from broker.server.node_directories import COMPACTED, COMPACTED_NAME, SHUFFLE, arrange
 from broker.storage import data_directory, partition_dir
 from broker.storage.config import StorageConfig
 from broker.storage.journal import cache_directory, store_mark

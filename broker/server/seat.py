@@ -9,14 +9,16 @@ Tests: tests/durable/test_nodes_machines.py.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 import attrs
 
 from broker.cluster.nodes import ORDERS, MachineNodes, Nodes, moved_id, node_of, user_of
+from broker.cluster.owner import Callbacks, Owner
 from broker.config import BrokerConfig, Listener
 from broker.config.listener import NODES_LISTENER
-from broker.errors import BrokerError, Fenced, StorageError
+from broker.errors import BrokerError, StorageError
 from broker.log import EventLimit, get_logger
 from broker.metadata.postgres_cluster import drain, read_view
 from broker.metadata.postgres_database import PostgresDatabase
@@ -52,9 +54,9 @@ class SeatMember(Member):
         self._seat = seat
         self._clock: Clock | None = None
         self._feed: PostgresFeed | None = None
+        self._owner: Owner | None = None
         self._database: PostgresDatabase | None = None
         self._known: dict[str, int] = {}
-        self._pause = Event()
         self._tls_config: BrokerConfig | None = None  # if nodes speak TLS with each other
         self._tls: Callable[[], TlsSettings] | None = None
         self._reached: tuple[str, str] = ("", "")  # the host to bind for other nodes, and the one that they are told
@@ -88,6 +90,7 @@ class SeatMember(Member):
         if opened is not None:
             assert opened.feed is not None
             self._feed, self._clock, self._database = opened.feed, runtime.clock, opened.database
+            self._owner = opened.owner
             if self._tls_config is not None:
                 self._tls = partial(client_tls, self._tls_config, runtime.disk)
                 self._tls()  # what is wrong is said now
@@ -135,16 +138,7 @@ class SeatMember(Member):
     def settle(self, timeout_s: float, node: int) -> bool:
         """``Settling``."""
         assert self._feed is not None
-        assert self._clock is not None
-        deadline = self._clock.monotonic() + timeout_s
-        while True:
-            try:
-                return self._feed.settle(max(0.0, deadline - self._clock.monotonic()), self.place)
-            except StorageError as error:  # what was to be settled is in the catalogue, but others may not know
-                if isinstance(error, Fenced) or self._clock.monotonic() >= deadline:
-                    log.warning("not_settled", error=str(error))
-                    return False
-                self._pause.wait(_STOP_S)
+        return self._feed.settle(timeout_s, self.place)
 
     def changed_topics(self, since: int) -> tuple[int, list[str] | None]:
         """``Settling``."""
@@ -159,6 +153,7 @@ class SeatMember(Member):
         assert self._clock is not None
         _, port = endpoints[NODES_LISTENER]
         reached = {**endpoints, NODES_LISTENER: (self.reached_by_nodes, port)}
+        assert self._owner is not None
         assert logs.nodes is not None
         about = {
             "node_id": logs.nodes.node_id,
@@ -167,7 +162,7 @@ class SeatMember(Member):
             "epoch": self._feed.epoch,
             "machine": self._seat.machine,
         }
-        return FeedWatch(self._feed, logs, reloads, about, self._known, self._clock)
+        return FeedWatch(self._feed, logs, reloads, about, self._known, self._clock, self._owner.callbacks)
 
 
 def _with_tls(settings: Mapping[str, str], name: str) -> dict[str, str]:
@@ -199,8 +194,10 @@ class FeedWatch:
         about: Mapping[str, Any],
         known: dict[str, int],
         clock: Clock,
+        callbacks: Callbacks,
     ) -> None:
-        """``known``: the tables' numbers from before they were read. Looks for the first time. Raises StorageError."""
+        """``known``: the tables' numbers from before they were read. ``callbacks``: of this node's owner. Looks for the first
+        time. Raises StorageError."""
         assert logs.nodes is not None
         self._feed = feed
         self._logs = logs
@@ -215,9 +212,17 @@ class FeedWatch:
         self._listener: FeedListener | None = None
         # What has changed since this node has read the catalogue is in force: it may serve clients.
         self.caught_up = Event()
+        self._known_at = -inf  # when the look began after which all that had changed was in force
+        self._wanted_at = -inf  # a look is wanted that begins later
+        self._looked = clock.monotonic()
+        callbacks.known_at = self.known_at
         self._look()
         self.caught_up.set()
-        self._looked = clock.monotonic()
+
+    def known_at(self, returned_at: float) -> float:
+        """``Callbacks``. On the thread ``lease-watch``."""
+        self._wanted_at = returned_at
+        return self._known_at
 
     def step(self, timeout: float | None) -> bool:
         try:
@@ -232,9 +237,10 @@ class FeedWatch:
                 self._listener = FeedListener(self._feed)
                 self._looked -= _LOOK_S  # nobody was heard meanwhile
             woken = self._listener.wait(wait_s)
-            if not woken and self._clock.monotonic() < self._looked + _LOOK_S:
+            now = self._clock.monotonic()
+            if not woken and now < self._looked + _LOOK_S and self._looked > self._wanted_at:
                 return False
-            self._looked = self._clock.monotonic()
+            self._looked = now
             self._look()
         except StorageError as error:  # the engine is away, or another broker has this node now
             self._drop_listener()
@@ -251,6 +257,7 @@ class FeedWatch:
 
     def _look_once(self) -> bool:
         """Whether the others knew that this node is there."""
+        began = self._clock.monotonic()
         versions = self._feed.versions()
         taken_in = [
             self._take_in(table, version)
@@ -259,7 +266,7 @@ class FeedWatch:
         ]
         before = self._applied
         if all(taken_in):
-            self._applied = versions.get("", 0)
+            self._applied, self._known_at = versions.get("", 0), began
         living = self._feed.living()
         own = next((each for each in living if each.node == self._nodes.place), None)
         if before != self._applied or own is None or own.applied != self._applied:

@@ -77,7 +77,7 @@ class Taken:
             self.sockets.unbind()
             self.sockets.stop(patience())
             self.left_behind = self.sockets.left_behind
-        self._stop_threads(patience)
+        threads_ended = self._stop_threads(patience)
         self._stop_traces(patience())
         for part in reversed(self.parts.values()):
             part.close()
@@ -94,12 +94,14 @@ class Taken:
         if catalogue is not None:
             catalogue.close()
         directory, self.directory = self.directory, None
-        if directory is not None and logs is not None and not ended:
+        if directory is not None and logs is not None and not (ended and threads_ended):
             logs.keep(directory)  # the disk hangs, and something may still write there
         elif directory is not None:
             directory.close()
 
-    def _stop_threads(self, patience: Callable[[], float]) -> None:
+    def _stop_threads(self, patience: Callable[[], float]) -> bool:
+        """False if one has not ended, which may still write."""
+        ended = True
         for number, thread in reversed(list(enumerate(self.threads))):
             if number == FLUSHER_THREADS - 1:
                 # Only the flushers are left. None of them begins another fsync while a begun fsync is waited for.
@@ -108,7 +110,9 @@ class Taken:
             if not thread.stop(patience()):
                 log.warning("thread_left_behind", body=thread.name)
                 self.left_behind += 1
+                ended = False
         self.threads = []
+        return ended
 
     def _close_logs(self, logs: LogManager, deadline: float | None) -> bool:
         """True unless a thread that closes them did not end in time."""

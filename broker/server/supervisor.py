@@ -42,14 +42,11 @@ class Supervisor:
         self._count = count
         self._stopping = Event()
         self._socket = f"{config.data_dir}/.nodes.socket"
-        self._processes = NodeProcesses(runtime.clock, arguments, config.node_id, self._variables)
+        self.processes = NodeProcesses(runtime.clock, arguments, config.node_id, self._variables)
         self._ports: dict[int, str] = {}  # clients find a node that was started again where it was
 
     def request_stop(self) -> None:
         self._stopping.set()
-
-    def pass_on(self, signal: int) -> None:
-        self._processes.pass_on(signal)
 
     def run(self, ready: Callable[[Mapping[str, str]], None]) -> None:
         """Until ``request_stop``. ``ready`` is called with the first node's listeners (``host:port`` by name) when all nodes are
@@ -73,7 +70,7 @@ class Supervisor:
                 try:
                     self._run(server, ready)
                 finally:
-                    self._processes.end(config.shutdown_timeout_ms / 1000)
+                    self.processes.end(config.shutdown_timeout_ms / 1000)
                     server.close()
             finally:
                 database.close()
@@ -82,19 +79,19 @@ class Supervisor:
 
     def _run(self, server: DatabaseServer, ready: Callable[[Mapping[str, str]], None]) -> None:
         told = False
-        self._processes.start(0)
+        self.processes.start(0)
         while not self._stopping.wait(_LOOK_S):
             there = len(server.nodes)
             for node, about in server.nodes.items():
                 self._ports[node - self._config.node_id] = ports_text(about)
-            if there and self._processes.count < self._count:  # the first one has made the catalogue what it has to be
+            if there and self.processes.count < self._count:  # the first one has made the catalogue what it has to be
                 for place in range(1, self._count):
-                    self._processes.start(place)
+                    self.processes.start(place)
             if there == self._count and not told:
                 told = True
                 endpoints = server.nodes[self._config.node_id]["endpoints"]
                 ready({name: f"{host}:{port}" for name, (host, port) in endpoints.items() if name != NODES_LISTENER})
-            if 2 in self._processes.look() and not told:
+            if 2 in self.processes.look() and not told:
                 raise ConfigError("A node could not be started: the event before this one says what to change.")
 
     def _variables(self, place: int) -> dict[str, str]:
@@ -102,7 +99,7 @@ class Supervisor:
 
     def _kill(self, node: int) -> None:
         """A node that stands still is started again: others would wait for it at each change."""
-        self._processes.kill(node - self._config.node_id)
+        self.processes.kill(node - self._config.node_id)
 
 
 def check_listeners(config: BrokerConfig) -> None:

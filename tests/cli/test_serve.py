@@ -26,13 +26,13 @@ Serve = Callable[..., Serving]
 def end(serving: Serving, number: int = signal.SIGTERM) -> tuple[int, str]:
     """Status and standard error."""
     serving.process.send_signal(number)
-    _, errors = serving.process.communicate(timeout=30)
+    _, errors = serving.process.communicate(timeout=60)
     return serving.process.returncode, errors.decode()
 
 
 def refusal(serving: Serving) -> str:
     """The one sentence of a broker that will not start."""
-    _, errors = serving.process.communicate(timeout=30)
+    _, errors = serving.process.communicate(timeout=60)
     assert 2 == serving.process.returncode, errors.decode()
     lines = errors.decode().splitlines()
     assert 1 == len(lines), errors.decode()

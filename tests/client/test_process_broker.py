@@ -290,7 +290,8 @@ from broker.client import ProcessBroker
 broker = ProcessBroker({arguments}).start()
 broker.produce("orders", ["one"])
 {before}
-print(broker.pid, flush=True)
+with open(f"/proc/{{broker.pid}}/stat") as stat:
+    print(broker.pid, stat.read().rpartition(")")[2].split()[1], flush=True)
 """
 
 
@@ -303,8 +304,8 @@ def end_of_program(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(directory)}
     ) as it:
         assert it.stdout is not None
-        line = it.stdout.readline()
-        pids = [int(line), parent_of(int(line))]
+        pids = [int(pid) for pid in it.stdout.readline().split()]
+        assert 2 == len(pids)
         if how is not None:
             it.send_signal(how)
         it.communicate(timeout=60)

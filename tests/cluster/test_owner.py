@@ -26,14 +26,15 @@ from tests.durable.owner_process import GRACE_S
 from tests.durable.postgres import PostgresServer, fresh_schema, shared_server
 from tests.waiting import wait_for
 
+LEASE_S = 120.0
 ROOT = Path(__file__).parent.parent.parent
 
 
 class OwnerProcess:
-    def __init__(self, server: PostgresServer, schema: str, holder: str, how: str = "wait") -> None:
+    def __init__(self, server: PostgresServer, schema: str, holder: str) -> None:
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.durable.owner_process", server.url, schema, holder, how],
+            [sys.executable, "-m", "tests.durable.owner_process", server.url, schema, holder, "wait"],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
@@ -50,6 +51,11 @@ class OwnerProcess:
 
     def says(self, line: str, times: int = 1) -> None:
         wait_for(lambda: self.lines.count(line) >= times, f"{line} was not said: {self.lines}")
+
+    def stores(self, number: int) -> None:
+        """The next row."""
+        self.append()
+        self.says(f"stored {number}")
 
     def append(self) -> None:
         assert self.process.stdin is not None
@@ -103,8 +109,9 @@ def schema() -> str:
 def start() -> Iterator[MakeProcess]:
     started: list[OwnerProcess] = []
 
-    def make(*arguments: str | PostgresServer) -> OwnerProcess:
-        started.append(OwnerProcess(*arguments))  # type: ignore[arg-type]
+    def make(server: PostgresServer, schema: str, holder: str, says: str) -> OwnerProcess:
+        started.append(OwnerProcess(server, schema, holder))
+        started[-1].says(says)
         return started[-1]
 
     yield make
@@ -122,9 +129,8 @@ def owner_backends(server: PostgresServer, schema: str) -> int:
     return int(count)  # type: ignore[call-overload,no-any-return]
 
 
-def new_owner(
-    server: PostgresServer, schema: str, holder: str = "here", *, lease_s: float = 3.0, answer_s: float = 3.0
-) -> Owner:
+def new_owner(server: PostgresServer, schema: str, holder: str = "here", *, answer_s: float = 20.0) -> Owner:
+    """In this process. Its lease does not run out during a test, however busy the machine is."""
     address = Address(server.url, schema)
     return Owner(
         lambda: OwnerSession(address, answer_s),
@@ -132,22 +138,26 @@ def new_owner(
         SystemThreads(),
         holder=holder,
         address="127.0.0.1:9092",
-        lease_s=lease_s,
+        lease_s=LEASE_S,
         margin_s=0.2,
         renew_s=0.5,
     )
 
 
-def test_the_first_owner_has_epoch_one_and_leads(server: PostgresServer, schema: str) -> None:
-    owner = new_owner(server, schema)
+def acquired(*arguments: Any, **settings: Any) -> Owner:
+    owner = new_owner(*arguments, **settings)
     assert owner.acquire(wait=False)
+    return owner
+
+
+def test_the_first_owner_has_epoch_one_and_leads(server: PostgresServer, schema: str) -> None:
+    owner = acquired(server, schema)
     assert (1, 0, True) == (owner.epoch, owner.number, owner.is_leading())
     assert owner.stop()
 
 
 def test_a_second_broker_is_told_who_owns_the_catalogue(server: PostgresServer, schema: str) -> None:
-    first = new_owner(server, schema, "host-a:17")
-    assert first.acquire(wait=False)
+    first = acquired(server, schema, "host-a:17")
     with pytest.raises(ConfigError, match=r"Another broker \(host-a:17, 127\.0\.0\.1:9092\) owns .* --standby"):
         new_owner(server, schema).acquire(wait=False)
     assert first.stop()
@@ -171,8 +181,7 @@ def test_owners_of_two_schemas_do_not_meet(server: PostgresServer) -> None:
 
 def test_an_owner_that_has_stopped_is_followed_at_once(server: PostgresServer, schema: str) -> None:
     for epoch in (1, 2, 3):
-        owner = new_owner(server, schema)
-        assert owner.acquire(wait=False)
+        owner = acquired(server, schema)
         owner.start(lambda error: None)
         assert epoch == owner.epoch
         assert owner.stop()
@@ -209,7 +218,7 @@ def test_a_row_that_is_locked_for_long_does_not_cost_the_owner_its_lock(
     server: PostgresServer, schema: str, events: list[dict[str, Any]]
 ) -> None:
     """As by an append of the journal whose commit waits for the server's disk, while another broker stands by."""
-    first, second = new_owner(server, schema, lease_s=20.0, answer_s=1.0), new_owner(server, schema, lease_s=20.0)
+    first, second = new_owner(server, schema, answer_s=1.0), new_owner(server, schema)
     assert first.acquire(wait=False)
     stopping = threading.Event()
     standby = threading.Thread(target=lambda: second.acquire(wait=True, stopped=stopping.is_set))
@@ -230,28 +239,22 @@ def test_a_row_that_is_locked_for_long_does_not_cost_the_owner_its_lock(
 def test_a_killed_owner_is_followed_at_once_with_the_next_epoch(
     server: PostgresServer, schema: str, start: MakeProcess
 ) -> None:
-    first = start(server, schema, "first")
-    first.says("acquired 1")
+    first = start(server, schema, "first", "acquired 1")
     for number in (1, 2):
-        first.append()
-        first.says(f"stored {number}")
-    second = start(server, schema, "second")
-    second.says("waiting")
+        first.stores(number)
+    second = start(server, schema, "second", "waiting")
     first.send(signal.SIGKILL)
     second.says("acquired 2")
-    second.append()
-    second.says("stored 3")
+    second.stores(3)
 
 
 def test_nothing_that_an_earlier_owner_writes_to_the_catalogue_is_stored(server: PostgresServer, schema: str) -> None:
-    first = new_owner(server, schema)
-    assert first.acquire(wait=False)
+    first = acquired(server, schema)
     database = PostgresDatabase(Address(server.url, schema))
     database.epoch = first.epoch
     database.write(lambda cursor: cursor.execute("INSERT INTO meta VALUES ('a', 'by the first')"))
     assert first.stop()
-    second = new_owner(server, schema)
-    assert second.acquire(wait=False)
+    second = acquired(server, schema)
     with pytest.raises(Fenced):
         database.write(lambda cursor: cursor.execute("INSERT INTO meta VALUES ('b', 'too late')"))
     database.epoch = second.epoch
@@ -264,22 +267,18 @@ def test_nothing_that_an_earlier_owner_writes_to_the_catalogue_is_stored(server:
 def test_an_owner_that_stands_still_is_followed_after_its_lease_and_fenced_when_it_wakes(
     server: PostgresServer, schema: str, start: MakeProcess
 ) -> None:
-    first = start(server, schema, "first")
-    first.says("acquired 1")
-    first.append()
-    first.says("stored 1")
-    second = start(server, schema, "second")
-    second.says("waiting")
+    first = start(server, schema, "first", "acquired 1")
+    first.stores(1)
+    second = start(server, schema, "second", "waiting")
     first.send(signal.SIGSTOP)
     second.says("acquired 2")
-    second.append()
-    second.says("stored 2")
+    second.stores(2)
     first.append()  # in its pipe: it is the first that the process does
     first.send(signal.SIGCONT)
     first.says("refused")
     first.says("fenced")
     assert "stored 2" not in first.lines
-    third = start(server, schema, "third")
+    third = start(server, schema, "third", "waiting")
     second.send(signal.SIGKILL)
     third.says("acquired 3")
 
@@ -315,10 +314,8 @@ def test_a_broker_that_has_the_lock_and_stands_still_does_not_hold_up_others(
 def test_a_standby_ends_cleanly_when_it_is_terminated_while_it_waits(
     server: PostgresServer, schema: str, start: MakeProcess
 ) -> None:
-    first = start(server, schema, "first")
-    first.says("acquired 1")
-    second = start(server, schema, "second")
-    second.says("waiting")
+    start(server, schema, "first", "acquired 1")
+    second = start(server, schema, "second", "waiting")
     wait_for(lambda: owner_backends(server, schema) == 2)
     second.send(signal.SIGTERM)
     second.says("gave up")
@@ -329,26 +326,21 @@ def test_a_standby_ends_cleanly_when_it_is_terminated_while_it_waits(
 def test_an_owner_suspends_while_the_engine_is_away_and_goes_on_with_the_same_epoch(
     own_server: PostgresServer, schema: str, start: MakeProcess
 ) -> None:
-    first = start(own_server, schema, "first")
-    first.says("acquired 1")
-    first.append()
-    first.says("stored 1")
+    first = start(own_server, schema, "first", "acquired 1")
+    first.stores(1)
     own_server.kill()
     first.says("suspended")
     own_server.start()
     first.says("resumed")
-    first.append()
-    first.says("stored 2")
+    first.stores(2)
     assert [] == [line for line in first.lines if line.startswith(("fenced", "refused", "acquired 2"))]
 
 
 def test_a_standby_lets_the_owner_come_back_after_the_engine_was_away(
     own_server: PostgresServer, schema: str, start: MakeProcess
 ) -> None:
-    first = start(own_server, schema, "first")
-    first.says("acquired 1")
-    second = start(own_server, schema, "second")
-    second.says("waiting")
+    first = start(own_server, schema, "first", "acquired 1")
+    second = start(own_server, schema, "second", "waiting")
     for times in (1, 2):
         own_server.kill()
         first.says("suspended", times)
@@ -379,8 +371,7 @@ def test_a_broker_that_starts_while_the_engine_is_away_waits_for_it(
 def test_an_engine_that_stands_still_suspends_the_owner(
     own_server: PostgresServer, schema: str, start: MakeProcess
 ) -> None:
-    first = start(own_server, schema, "first")
-    first.says("acquired 1")
+    first = start(own_server, schema, "first", "acquired 1")
     own_server.pause()
     first.says("suspended")
     own_server.go_on()
@@ -390,16 +381,14 @@ def test_an_engine_that_stands_still_suspends_the_owner(
 def test_transactions_of_an_owner_that_stands_still_do_not_hold_up_the_next_one(
     server: PostgresServer, schema: str
 ) -> None:
-    owner = new_owner(server, schema)
-    assert owner.acquire(wait=False)
+    owner = acquired(server, schema)
     assert owner.stop()
     with server.connect() as still:
         still.execute(f"SELECT 1 FROM {schema}.owner FOR KEY SHARE")
         # In autocommit this is over at once; in a transaction it stays.
         still.execute("BEGIN")
         still.execute(f"SELECT 1 FROM {schema}.owner FOR KEY SHARE")
-        following = new_owner(server, schema)
-        assert following.acquire(wait=False)
+        following = acquired(server, schema)
         assert 2 == following.epoch
         assert following.stop()
         still.close()

@@ -1,6 +1,7 @@
 """The bodies of the owner's two threads, stepped by the test, with an engine that does what the test says."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -168,6 +169,24 @@ def test_the_watch_tells_of_a_lease_that_ran_out_while_nothing_ran(setting: Sett
     assert ["suspended", "resumed"] == setting.told
 
 
+def test_a_lease_that_ran_out_and_was_renewed_unseen_suspends_all_the_same(setting: Setting) -> None:
+    setting.clock.now += 60
+    setting.keeper.step(0)
+    setting.look()
+    assert ["suspended", "resumed"] == setting.told
+
+
+def test_who_does_not_know_what_others_have_changed_stays_suspended(setting: Setting) -> None:
+    known_at = setting.clock.now
+    setting.owner.callbacks.known_at = lambda returned_at: known_at
+    setting.clock.now += 60
+    setting.pass_time(3)
+    assert (["suspended"], True) == (setting.told, setting.clock.now > setting.owner.lease.answers_until)
+    known_at = setting.clock.now
+    setting.pass_time(1)
+    assert (["suspended", "resumed"], True) == (setting.told, setting.clock.now < setting.owner.lease.answers_until)
+
+
 def test_an_owner_that_was_replaced_is_told_so_once_and_renews_no_more(setting: Setting) -> None:
     setting.pass_time(3)
     setting.engine.epoch += 1
@@ -244,7 +263,7 @@ def test_after_an_absence_of_the_engine_a_free_lock_is_left_to_the_owner_for_a_m
 def test_a_watch_waits_no_longer_than_the_lease(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float | None] = []
     tell: Callable[[LeaseState], None] = lambda _state: None  # noqa: E731
-    watch = LeaseWatch(setting.owner.lease, setting.clock, tell)
+    watch = LeaseWatch(setting.owner.lease, setting.clock, tell, lambda _: inf)
     monkeypatch.setattr(watch, "_inbox", type("Stub", (), {"take": lambda _self, timeout: waits.append(timeout)})())
     watch.step(None)
     setting.clock.now += 5

@@ -28,7 +28,7 @@ class Group:
             bootstrap_servers=self.servers,
             group_id=f"group-of-{self.topic}",
             auto_offset_reset="earliest",
-            session_timeout_ms=3000,
+            session_timeout_ms=60_000,
             heartbeat_interval_ms=100,
             **settings,
         )

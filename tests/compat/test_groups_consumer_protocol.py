@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupType, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from tests.compat.clients import java
 from tests.compat.clients.librdkafka import settings
@@ -17,13 +17,13 @@ from tests.compat.conftest import new_name
 from tests.compat.served import Served
 
 PARTITIONS = 6
-# Short, so that nobody waits for long.
+# Short, so that nobody waits for long. Sessions are as long as they may be: a member may have to wait for a turn.
 SETTINGS = (
     "group_min_session_timeout_ms=500",
     "group_consumer_min_heartbeat_interval_ms=100",
     "group_consumer_heartbeat_interval_ms=100",
     "group_consumer_min_session_timeout_ms=1000",
-    "group_consumer_session_timeout_ms=3000",
+    "group_consumer_session_timeout_ms=60000",
 )
 
 
@@ -51,7 +51,7 @@ class Member:
 
     def __init__(self, servers: str, group: str, subscription: str, protocol: str = "consumer", **more: object) -> None:
         if protocol == "classic":
-            more = {"session_timeout_ms": 3000, "heartbeat_interval_ms": 100, **more}
+            more = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 100, **more}
             more.setdefault("partition_assignment_strategy", "cooperative-sticky")
         self.owned: set[tuple[str, int]] = set()
         self.values: list[bytes] = []
@@ -136,6 +136,13 @@ def group(broker: Served, topic: str) -> Iterator[Group]:
     group.close()
 
 
+def alter_group(broker: Served, group: str, **changes: str) -> None:
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in changes.items()]
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+    admin = AdminClient(settings(broker.address))
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
 def write(broker: Served, topic: str, *values: int) -> None:
     producer = Producer(settings(broker.address))
     for value in values:
@@ -155,6 +162,7 @@ def test_members_join_and_leave(group: Group) -> None:
 
 
 def test_a_member_that_vanishes_is_replaced(group: Group, broker: Served) -> None:
+    alter_group(broker, group.name, **{"consumer.session.timeout.ms": "1000"})
     group.join()
     program = (
         "import sys, confluent_kafka as k\n"

@@ -159,6 +159,7 @@ def _aiokafka(group: Mixed, heard: list[bytes]) -> None:
             group_id=group.group,
             auto_offset_reset="earliest",
             partition_assignment_strategy=[AiokafkaRange],
+            session_timeout_ms=60_000,
             heartbeat_interval_ms=100,
         ) as consumer:
             while not group.done.is_set():

@@ -1,6 +1,7 @@
 """Idempotent producers: numbered, in order, never twice. What a crash does to them is in tests/process/test_kill.py."""
 
 import asyncio
+from pathlib import Path
 
 import aiokafka
 import pytest
@@ -99,15 +100,15 @@ def test_two_producers_are_told_apart(topic: str, servers: str, broker_process: 
     assert 2 == len(set(producers))
 
 
-def test_broker_recognises_producer_after_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
-    directory = str(tmp_path_factory.mktemp("restart"))
-    with Broker(data_dir=directory) as broker:
+def test_broker_recognises_producer_after_a_restart(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path / "data") as broker:
         servers = broker.bootstrap_servers
         producer = Producer(settings(servers, enable_idempotence=True))
         for value in VALUES[:100]:
             producer.produce("t", value)
         assert 0 == producer.flush(30)
-    with Broker(data_dir=directory, listeners=[f"kafka://{servers}"]):
+        broker.stop()
+        broker.start()  # the port was kept for it
         for value in VALUES[100:]:
             producer.produce("t", value)
         assert 0 == producer.flush(30)

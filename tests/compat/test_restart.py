@@ -99,7 +99,12 @@ def test_an_aiokafka_client_goes_on(restart: Restart, restarting: Served, name: 
 
     async def test() -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            name, bootstrap_servers=servers, group_id=name, auto_offset_reset="earliest", heartbeat_interval_ms=100
+            name,
+            bootstrap_servers=servers,
+            group_id=name,
+            auto_offset_reset="earliest",
+            session_timeout_ms=60_000,  # it is not told to begin anew, however long the start takes
+            heartbeat_interval_ms=100,
         )
         async with aiokafka.AIOKafkaProducer(bootstrap_servers=servers, enable_idempotence=True) as producer:
             await producer.send_and_wait(name, b"before")
@@ -119,8 +124,8 @@ def test_members_keep_their_places_without_a_rebalance(restart: Restart, restart
     group = Group(servers, name)
     admin = AdminClient(settings(servers))
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
-    static = group.join(group_instance_id="static", session_timeout_ms=10_000)
-    dynamic = group.join(session_timeout_ms=10_000)
+    static = group.join(group_instance_id="static")
+    dynamic = group.join()
     group.settle()
     before = (set(static.owned), static.rebalances, set(dynamic.owned), dynamic.rebalances)
     restart(restarting)

@@ -60,7 +60,7 @@ def test_a_name_that_cannot_be_is_refused(servers: str) -> None:
 
 def test_missing_topic_is_an_error_without_auto_creation() -> None:
     async def send(servers: str) -> None:
-        async with aiokafka.AIOKafkaProducer(bootstrap_servers=servers, request_timeout_ms=1000) as producer:
+        async with aiokafka.AIOKafkaProducer(bootstrap_servers=servers, request_timeout_ms=3000) as producer:
             await producer.send_and_wait("absent", b"value")
 
     with Broker(auto_create_topics_enable=False) as broker:

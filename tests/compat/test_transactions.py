@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tests.compat.clients.kafka_python import kafka
 from tests.compat.clients.librdkafka import settings
 from tests.compat.conftest import SETTINGS
 from tests.compat.served import Served
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,11 +94,22 @@ def by_confluent(servers: str, topic: str, level: str) -> list[bytes]:
     return values
 
 
+def end(servers: str, topic: str, level: str) -> int:
+    """The offset up to which a reader may read."""
+    consumer = Consumer(settings(servers, group_id="reader", isolation_level=level))
+    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 30)
+    consumer.close()
+    return int(end)
+
+
 def by_kafka_python(servers: str, topic: str, level: str) -> list[bytes]:
-    consumer = kafka.KafkaConsumer(bootstrap_servers=servers, isolation_level=level, consumer_timeout_ms=1500)
-    consumer.assign([kafka.TopicPartition(topic, 0)])
+    consumer = kafka.KafkaConsumer(bootstrap_servers=servers, isolation_level=level)
+    partition = kafka.TopicPartition(topic, 0)
+    consumer.assign([partition])
     consumer.seek_to_beginning()
-    values = [record.value for record in consumer]
+    values: list[bytes] = []
+    while consumer.position(partition) < end(servers, topic, level):
+        values += [record.value for records in consumer.poll(timeout_ms=100).values() for record in records]
     consumer.close()
     return values
 
@@ -110,10 +121,8 @@ def by_aiokafka(servers: str, topic: str, level: str) -> list[bytes]:
         )
         async with consumer:
             values: list[bytes] = []
-            quiet = 0
-            while quiet < 2:
-                got = await consumer.getmany(timeout_ms=500)
-                quiet = 0 if got else quiet + 1
+            while await consumer.position(aiokafka.TopicPartition(topic, 0)) < end(servers, topic, level):
+                got = await consumer.getmany(timeout_ms=100)
                 values += [record.value for records in got.values() for record in records]
             return values
 
@@ -183,7 +192,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(name: str, topic: str, ser
     producer.begin_transaction()
     producer.produce(topic, b"late")
     producer.flush(30)
-    time.sleep(1.5)
+    wait_for(lambda: end(servers, topic, "read_committed") == 2, "it is not aborted")
     with pytest.raises(KafkaException):
         producer.commit_transaction(30)
     assert [] == by_confluent(servers, topic, "read_committed")

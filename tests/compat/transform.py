@@ -22,7 +22,7 @@ def main(servers: str, source: str, target: str, group: str, total: int) -> None
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
-            "session.timeout.ms": 1000,
+            "session.timeout.ms": 6000,
             "heartbeat.interval.ms": 200,
             **KEEP,
         }

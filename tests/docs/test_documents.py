@@ -14,12 +14,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from broker.runtime.net import SystemNetwork
+from broker.runtime.net import SystemNetwork, reserve_port
 from tests.docs.blocks import Block, blocks, printed_as_expected
 from tests.durable.postgres import fresh_schema, shared_server
 
@@ -70,6 +70,7 @@ class Terminal:
         self.directory = directory
         self.home = home
         self.ports: dict[str, str] = {}
+        self._reserved: list[Callable[[], None]] = []
         self._state = home / "environment"
         self._background: list[subprocess.Popen[bytes]] = []
         self._number = 0
@@ -115,7 +116,19 @@ class Terminal:
             assert printed_as_expected(self.with_ports(block.expected), result.stdout), said
 
     def with_ports(self, text: str) -> str:
-        return _PORT.sub(lambda match: self.ports.setdefault(match[0], _free_port()), text)
+        return _PORT.sub(lambda match: self._port(match[0]), text)
+
+    def _port(self, documented: str) -> str:
+        """A free port in the place of the documented one, which nobody else is given until the end."""
+        if documented not in self.ports:
+            listener = SystemNetwork().listen("127.0.0.1", 0, 1, -1, -1)
+            port = listener.address[1]
+            listener.close()
+            release = reserve_port("127.0.0.1", port)
+            if release is not None:
+                self._reserved.append(release)
+            self.ports[documented] = str(port)
+        return self.ports[documented]
 
     def _script(self, block: Block) -> str:
         """A shell script that runs the block in the environment that the blocks before it have left."""
@@ -181,18 +194,12 @@ class Terminal:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        for release in self._reserved:
+            release()
 
 
 def _quoted(value: str) -> str:
     return "'" + value.replace("'", "'\\''") + "'"
-
-
-def _free_port() -> str:
-    listener = SystemNetwork().listen("127.0.0.1", 0, 1, -1, -1)
-    try:
-        return str(listener.address[1])
-    finally:
-        listener.close()
 
 
 @pytest.fixture

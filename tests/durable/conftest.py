@@ -11,6 +11,14 @@ from tests.durable.postgres import PostgresServer, shared_server
 from tests.durable.s3_server import S3Server, shared_seaweed
 from tests.durable.servers import Place
 
+# Of a test, s. Most take some 20 s, and many times that on a machine that has other things to do: each starts many processes.
+_TIMEOUT_S = 900
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
+
 
 @pytest.fixture
 def postgres() -> Iterator[PostgresServer]:

@@ -9,7 +9,6 @@ themselves. With ``ports_of_their_own``, each machine has its own, as several ca
 import contextlib
 import itertools
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Self
 import pytest
 
 from tests.durable.postgres import PostgresServer, SynchronousPair
+from tests.ports import free_ports
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 
 
@@ -48,7 +48,7 @@ class DurableBroker:
         self._schemes = schemes
         self._more = standbys
         self._ports_of_their_own = ports_of_their_own
-        self._ports = free_ports(len(schemes))
+        self._ports = free_ports(len(schemes), self)
         self._environment = environment
         self._numbers = itertools.count(1)
 
@@ -106,7 +106,7 @@ class DurableBroker:
         number = next(self._numbers)
         directory = self.directory / f"machine-{number}"
         directory.mkdir(parents=True)
-        ports = free_ports(len(self._schemes)) if self._ports_of_their_own else self._ports
+        ports = free_ports(len(self._schemes), self) if self._ports_of_their_own else self._ports
         listeners = [f"{scheme}://127.0.0.1:{port}" for scheme, port in zip(self._schemes, ports, strict=True)]
         machine = BrokerProcess(
             directory,
@@ -155,14 +155,6 @@ def wait_until(condition: Callable[[], Any], complaint: str, patience_s: float =
     while not condition():
         assert time.monotonic() < deadline, complaint
         time.sleep(0.01)
-
-
-def free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 @contextlib.contextmanager

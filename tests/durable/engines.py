@@ -21,6 +21,7 @@ from tests.durable.mixed_load import SCHEMES, SETTINGS, MixedLoad, first_acknowl
 from tests.durable.postgres import PostgresServer
 from tests.durable.proxy import Proxy
 from tests.durable.s3_server import BUCKET, fresh_prefix, shared_seaweed
+from tests.process.broker_process import PATIENCE_S
 
 MIB = 1024 * 1024
 CROWD = (300_000,) * 10  # together they have 60 MB under way
@@ -67,8 +68,8 @@ def absence(
 
 
 def health(broker: DurableBroker) -> int:
-    """The status of an HTTP request, which is answered at once whatever is away."""
-    connection = http.client.HTTPConnection(broker.addresses["http"], timeout=5)
+    """The status of an HTTP request. What is away comes back only after it."""
+    connection = http.client.HTTPConnection(broker.addresses["http"], timeout=PATIENCE_S)
     try:
         connection.request("GET", "/healthz")
         return connection.getresponse().status

@@ -95,6 +95,7 @@ class Writing(threading.Thread):
         wait_until(
             lambda: all(len(each) > 20 + some for each, some in zip(self.acknowledged, before, strict=True)),
             f"no progress: {before}, {[len(each) for each in self.acknowledged]}",
+            2 * PATIENCE_S,
         )
 
     def finish(self) -> list[list[int]]:

@@ -14,19 +14,19 @@ from broker.cluster.nodes import owner_of
 from broker.metadata.postgres_cluster import ClusterSession, machine_of
 from broker.metadata.postgres_connection import Address
 from broker.metadata.postgres_feed import owners_of
+from protocol.kafka.api_keys import ApiKey
 from tests.durable.durable_broker import wait_until
 from tests.durable.postgres import PostgresServer
 from tests.durable.proxy import Proxy
 from tests.durable.s3_server import BUCKET, S3Server, fresh_prefix
-from tests.process.broker_process import PATIENCE_S, BrokerProcess, runs
+from tests.kafka_connection import KafkaConnection
+from tests.process.broker_process import PATIENCE_S, BrokerProcess, runs, states
 
 KAFKA_PORT = 9092
 
 
 class Machine(BrokerProcess):
     """One of them, at an address of its own. Its processes are the supervisor and those of the nodes."""
-
-    patience_s = 2 * PATIENCE_S  # on a busy machine it takes long to start so many processes
 
     def __init__(
         self, cluster: "Cluster", directory: Path, *settings: str, environment: Mapping[str, str] | None = None
@@ -38,6 +38,7 @@ class Machine(BrokerProcess):
         self.more_listeners = [f"{scheme}://{self.host}:{port}" for scheme, port in cluster.more_listeners.items()]
         self.options = ("--nodes", str(cluster.count))
         self.ways: dict[str, Proxy] = {}  # to "engine" and "store", which can be cut
+        self.processes = 1 + cluster.count
 
     @property
     def name(self) -> str:
@@ -58,18 +59,20 @@ class Machine(BrokerProcess):
 
     def stand_still(self) -> None:
         """Returns when none of its threads runs."""
-        for pid in self.family:
+        self.suspend()  # the supervisor first: from then on it makes no other process, and those that end keep their ids
+        for pid in self.family[1:]:
             os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: all(map(_stands_still, self.family)), "a process goes on")
+        wait_until(lambda: all(states(pid) <= set("TZX") for pid in self.family), "a process goes on")
 
     def go_on(self) -> None:
-        for pid in self.family:
+        for pid in reversed(self.family):
             os.kill(pid, signal.SIGCONT)
 
     def kill_all(self) -> None:
-        """kill -9 to all its processes."""
+        """kill -9 to all its processes, whether they stand still or not."""
+        self.suspend()
         family = self.family
-        for pid in family:
+        for pid in reversed(family):
             os.kill(pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
         wait_until(lambda: not any(map(runs, family)), "a process has survived")
@@ -126,7 +129,7 @@ class Cluster:
         return started
 
     def running(self) -> list[Machine]:
-        return [each for each in self.machines if each.process.poll() is None]
+        return [each for each in self.machines if each.is_running]
 
     def serving(self) -> dict[int, str]:
         """Which machine has each node, of those that serve."""
@@ -143,7 +146,8 @@ class Cluster:
         def is_balanced() -> bool:
             had = list(self.serving().values())
             shares = [had.count(name) for name in names]
-            return sum(shares) == self.count and max(shares) - min(shares) <= 1
+            is_even = sum(shares) == self.count and max(shares) - min(shares) <= 1
+            return is_even and self._know_each_other()
 
         self._wait_until(is_balanced, f"not divided among {names}")
 
@@ -153,13 +157,29 @@ class Cluster:
 
         def all_serve() -> bool:
             had = self.serving()  # at one moment: a node that is just being taken over is not among them
-            return len(had) == self.count and set(had.values()) <= names
+            return len(had) == self.count and set(had.values()) <= names and self._know_each_other()
 
         self._wait_until(all_serve, f"not all nodes serve on {names}")
 
+    def _know_each_other(self) -> bool:
+        """Whether each node, if clients reach it without TLS, has heard of all: they hear of one a little after it serves."""
+        with self.postgres.connect() as connection:
+            rows = connection.execute(f"SELECT about FROM {self.schema}.nodes WHERE node < {self.count}".encode())
+            nodes = [json.loads(str(about)) for (about,) in rows.fetchall()]
+        expected = {node["node_id"] for node in nodes}
+        for host, port in [node["endpoints"]["kafka"] for node in nodes if "kafka" in node["endpoints"]]:
+            try:
+                with KafkaConnection((host, port)) as connection:
+                    known = connection.ask(ApiKey.METADATA, 12, topics=[]).brokers
+            except OSError:  # it has just gone
+                return False
+            if expected != {broker.node_id for broker in known}:
+                return False
+        return True
+
     def _wait_until(self, condition: Callable[[], bool], complaint: str) -> None:
         try:
-            wait_until(condition, complaint, 2 * PATIENCE_S)  # on a busy machine it takes long to start a process
+            wait_until(condition, complaint, (1 + self.count) * PATIENCE_S)  # as for their start
         except AssertionError:
             for machine in self.machines:
                 print(machine.directory.name, *machine.output.splitlines()[-40:], sep="\n")
@@ -201,16 +221,7 @@ class Cluster:
 
     def end(self) -> None:
         for machine in self.running():
-            machine.go_on()
-            machine.kill()
+            machine.kill_all()
         for machine in self.machines:
             for way in machine.ways.values():
                 way.close()
-
-
-def _stands_still(pid: int) -> bool:
-    states = set()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
-            states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
-    return states == {"T"}

@@ -53,8 +53,8 @@ def main(url: str, schema: str, holder: str, how: str) -> None:
     owner.start(lambda error: say(f"crashed {error!r}"))
     database = PostgresDatabase(address)
     database.epoch = owner.epoch
-    say(f"acquired {owner.epoch}")  # from here on tests take the engine away
     journal = PostgresJournal(database, lease_s=LEASE_S, on_renewed=owner.renewed, on_fenced=owner.lost)
+    say(f"acquired {owner.epoch}")  # from here on tests take the engine away
     number = owner.number
     for line in sys.stdin:
         if line.strip() == "stop":

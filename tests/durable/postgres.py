@@ -14,7 +14,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
+
+from tests.ports import free_ports
 
 START_S = 60.0
 _USERS = ("postgres", "nobody")
@@ -53,7 +54,7 @@ class PostgresServer:
         self._account = _account()
         self._process: subprocess.Popen[bytes] | None = None
         self.directory = Path(tempfile.mkdtemp(prefix="pg-"))
-        self.port = _free_port()
+        [self.port] = free_ports(1, self)
         self.user = "broker"
         self.password = "p%w/d"
         try:
@@ -97,11 +98,9 @@ class PostgresServer:
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(signal.SIGSTOP)  # it makes no child in the meantime
-        family = [process.pid, *_children(process.pid)]
-        for pid in family:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        family = _stopped(process.pid)
+        for pid in reversed(family):
+            os.kill(pid, signal.SIGKILL)
         process.wait()
         deadline = time.monotonic() + START_S
         while any(_is_alive(pid) for pid in family[1:]):
@@ -115,16 +114,14 @@ class PostgresServer:
 
     def pause(self) -> None:
         """SIGSTOP to the server and all its children. Its kernel goes on to take connections and bytes."""
-        self._signal_family(signal.SIGSTOP)
+        assert self._process is not None
+        for pid in _stopped(self._process.pid)[1:]:
+            os.kill(pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        self._signal_family(signal.SIGCONT)
-
-    def _signal_family(self, number: int) -> None:
         assert self._process is not None
-        for pid in [self._process.pid, *_children(self._process.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        for pid in [*_children(self._process.pid), self._process.pid]:  # until it goes on, its children keep their ids
+            os.kill(pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """End it and remove its directory."""
@@ -257,6 +254,13 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGQUIT))
 
 
+def _stopped(server: int) -> list[int]:
+    """Stop the server, and return its id and those of its children: it makes no other one, and they keep their ids."""
+    os.kill(server, signal.SIGSTOP)
+    os.waitid(os.P_PID, server, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # the signal takes effect a little later
+    return [server, *_children(server)]
+
+
 def _children(parent: int) -> list[int]:
     stats = {int(entry.name): _stat(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
     return [pid for pid, stat in stats.items() if stat and int(stat[1]) == parent]
@@ -273,9 +277,3 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

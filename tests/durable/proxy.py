@@ -68,6 +68,7 @@ class Proxy(_Listener):
         self.mute = False  # keeps answers of the server to itself
         self.deaf = False  # passes nothing on to the server
         self.refused = 0  # new connections
+        self.kept = 0  # how often a client sent something that was not passed on, because of ``deaf``
         self.cuts = 0  # by ``cut_at``
         self.answers = 0  # how often something came from the server
         self._server = server_host, server_port
@@ -162,7 +163,9 @@ class Proxy(_Listener):
                 else:
                     self._held.append((server, data))
                 return
-            if not self.deaf:
+            if self.deaf:
+                self.kept += 1
+            else:
                 server.sendall(data)
 
     def _answer(self, server: socket.socket, client: socket.socket, cut: threading.Event) -> None:

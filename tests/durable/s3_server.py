@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -25,6 +24,7 @@ import pytest
 from broker.runtime.objects import ObjectError, ObjectStore
 from broker.runtime.open_objects import open_objects
 from broker.runtime.temporary import TemporaryDirectory
+from tests.ports import free_ports
 
 START_S = 60.0
 BUCKET = "bucket"
@@ -46,7 +46,7 @@ class S3Server:
     def __init__(self) -> None:
         self._temporary = TemporaryDirectory(before_exit=self.stop)
         self.directory = Path(self._temporary.path)
-        self.port, *self._others = _free_ports(1 + len(_PORTS))
+        self.port, *self._others = free_ports(1 + len(_PORTS), self)
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.environment = {
             "AWS_ACCESS_KEY_ID": "key",
@@ -209,14 +209,3 @@ def _find(name: str, variable: str) -> str | None:
 def _die_with_parent() -> None:
     """In the new process: if the tests are killed, the server ends at once."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-
-
-def _free_ports(number: int) -> list[int]:
-    probes = [socket.socket() for _ in range(number)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -170,7 +170,9 @@ def fill_one(server: BrokerServer) -> None:
 
 def broker_command(*arguments: str, fails: int = 0, **environment: str) -> str:
     line = [sys.executable, "-m", "broker", *arguments]
-    ended = subprocess.run(line, capture_output=True, check=False, timeout=60, env={**os.environ, **environment})
+    ended = subprocess.run(
+        line, capture_output=True, check=False, timeout=3 * DEADLINE_S, env={**os.environ, **environment}
+    )
     said = ended.stdout.decode() + ended.stderr.decode()
     assert ended.returncode == fails, said
     assert "Traceback" not in said, said

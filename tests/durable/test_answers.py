@@ -163,12 +163,25 @@ def answered(sockets: dict[str, socket.socket], patience_s: float) -> set[str]:
     return {name for name, one in sockets.items() if one in ready}
 
 
+def pause(postgres: PostgresServer, broker: DurableBroker) -> None:
+    """The database stands still, and what needs no change is answered. It is so for 2 s after a renewal of the lease, of which
+    too little may be left if the machine is busy."""
+    for _ in range(30):
+        postgres.pause()
+        with KafkaConnection(broker.address) as kafka:
+            kafka.tell(ApiKey.METADATA, 12, topics=None)
+            if select.select([kafka.socket], [], [], SILENCE_S)[0]:
+                return
+            postgres.go_on()
+            kafka.answer(ApiKey.METADATA, 12)
+    raise AssertionError("nothing is answered")
+
+
 def test_no_change_is_answered_before_it_is_durable(broker: DurableBroker, postgres: PostgresServer) -> None:
     with KafkaConnection(broker.address) as kafka:
         requests = changes(kafka)
-    requests["a question"] = (ApiKey.METADATA, 12, {"topics": None})
     connections = {name: KafkaConnection(broker.address) for name in requests}
-    postgres.pause()
+    pause(postgres, broker)
     try:
         for name, (key, version, fields) in requests.items():
             connections[name].tell(key, version, **fields)
@@ -178,7 +191,7 @@ def test_no_change_is_answered_before_it_is_durable(broker: DurableBroker, postg
     answers = {name: connections[name].answer(key, version) for name, (key, version, _) in requests.items()}
     for connection in connections.values():
         connection.close()
-    assert {"a question"} == early, {name: answers[name] for name in early}
+    assert set() == early, {name: answers[name] for name in early}
 
 
 class Client:

@@ -14,7 +14,7 @@ from tests.durable.durable_broker import durable_postgres
 
 CYCLES = int(os.environ.get("BROKER_KILL_CYCLES", "3"))
 SEED = int(os.environ.get("BROKER_KILL_SEED", random.SystemRandom().randrange(2**32)))
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240 + 30 * CYCLES)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 60 * CYCLES)]
 
 
 def test_nothing_is_lost_with_the_machines(tmp_path: Path) -> None:

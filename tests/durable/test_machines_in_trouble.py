@@ -24,7 +24,6 @@ from tests.durable.s3_server import S3Server
 from tests.process.broker_process import PATIENCE_S
 
 NODES = 3
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture

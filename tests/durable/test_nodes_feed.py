@@ -3,6 +3,7 @@
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,9 @@ import attrs
 import psycopg
 import pytest
 
+from broker.cluster.lease import LeaseState
 from broker.cluster.nodes import Nodes
+from broker.cluster.owner import Callbacks, Owner
 from broker.errors import Fenced, StorageError
 from broker.metadata import postgres_feed
 from broker.metadata.catalogue import StoredOffset, TopicRow
@@ -23,9 +26,15 @@ from broker.metadata.postgres_owner import OwnerSession
 from broker.part import Reloads
 from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
-from broker.server.seat import FeedWatch
+from broker.server import BrokerServer, engine
+from broker.server.engine import Seat
+from broker.server.seat import FeedWatch, SeatMember
+from protocol.kafka.api_keys import ApiKey
 from tests.durable.postgres import fresh_schema, shared_server
-from tests.waiting import wait_for
+from tests.durable.proxy import Proxy
+from tests.durable.servers import Place, stop
+from tests.kafka_connection import KafkaConnection
+from tests.waiting import DEADLINE_S, wait_for
 
 NODES = 2
 
@@ -183,9 +192,73 @@ def test_a_node_has_what_was_changed_before_the_others_knew_it(
     image: set[str] = set()
     reloads: Reloads = {"topics": [lambda: image.update(row.name for row in second.catalogue.topics())]}
     about = {"node_id": 2, "endpoints": {}, "rack": None}
-    FeedWatch(second.feed, logs, reloads, about, second.feed.versions(), SystemClock())  # type: ignore[arg-type]
+    FeedWatch(second.feed, logs, reloads, about, second.feed.versions(), SystemClock(), Callbacks())  # type: ignore[arg-type]
     assert {"t"} == image
     assert [second.feed.versions()[""]] == [each.applied for each in second.feed.living() if each.node == 1]
+
+
+def test_a_node_whose_lease_had_run_out_answers_nobody_before_it_has_caught_up(
+    place: Place, running: list[BrokerServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cut off, is not waited for, and reaches the engine again."""
+    monkeypatch.setattr(engine, "Owner", partial(Owner, lease_s=3.0, answers_s=1.0, renew_s=0.2))
+    monkeypatch.setattr(engine, "LEASE_S", 3.0)
+    address = Address(place.url, place.schema)
+    cluster = ClusterSession(address, 5.0)
+    cluster.prepare(NODES, "id", "secret")
+    cluster.close()
+    proxy = Proxy(place.server.port)
+    members = [SeatMember(Seat(number, NODES, f"machine-{number}", number), {}) for number in range(NODES)]
+    for number, member in enumerate(members):
+        config = place.durable(f"machine-{number}", listeners=("kafka://127.0.0.1:0",), nodes=NODES)
+        if number:
+            config = attrs.evolve(config, catalogue=place.url.replace(f":{place.server.port}/", f":{proxy.port}/"))
+        server = BrokerServer(config, open_engine=member.open_engine, member=member)
+        server.start()
+        running.append(server)
+    lease = running[1]._taken.durable.engine.owner.lease  # type: ignore[union-attr]
+    feed = members[1]._feed
+    assert feed is not None
+    versions, late = feed.versions, threading.Event()
+
+    def late_versions() -> dict[str, int]:
+        found = versions()
+        assert late.wait(DEADLINE_S)
+        return found
+
+    proxy.refusing = True
+    proxy.cut()
+    wait_for(lambda: lease.state is LeaseState.SUSPENDED)
+    with KafkaConnection(running[0].listeners["kafka"]) as connection:
+        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+        made: Any = connection.ask(ApiKey.CREATE_TOPICS, 5, topics=[topic])
+    assert 0 == made.topics[0].error_code
+    monkeypatch.setattr(feed, "versions", late_versions)
+    answers: list[set[str]] = []
+    asking = threading.Thread(target=lambda: wait_for(lambda: answers.extend(topics_of(running[1])) or answers))
+    asking.start()
+    proxy.refusing = False
+    now = running[1].runtime.clock.monotonic
+    for _ in range(3):  # renewals
+        until = max(now(), lease.until)
+        wait_for(lambda until=until: lease.until > until)
+    monkeypatch.setattr(feed, "versions", versions)
+    late.set()
+    asking.join()
+    assert [{"t"}] == answers
+    for server in running.copy():
+        stop(server, running)
+    proxy.close()
+
+
+def topics_of(server: BrokerServer) -> list[set[str]]:
+    """An answer to the question which topics there are, if there is one."""
+    try:
+        with KafkaConnection(server.listeners["kafka"]) as connection:
+            answer: Any = connection.ask(ApiKey.METADATA, 9, topics=None)
+            return [{topic.name for topic in answer.topics}]
+    except ConnectionError:
+        return []
 
 
 def test_settling_waits_for_the_others_and_not_for_who_is_gone(nodes: list[OneNode]) -> None:
@@ -204,6 +277,28 @@ def test_settling_waits_for_the_others_and_not_for_who_is_gone(nodes: list[OneNo
     second.feed.register({}, 0)
     second.session.release(second.epoch, lease=True)
     assert first.feed.settle(0.0, 0)
+
+
+def test_settling_waits_for_an_engine_that_is_away(nodes: list[OneNode], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = nodes
+    proxy = Proxy(shared_server().port)
+    url = first.address.url.replace(f":{shared_server().port}/", f":{proxy.port}/")
+    database = PostgresDatabase(attrs.evolve(first.address, url=url), retry_s=0.1)
+    feed = PostgresFeed(database, NODES, SystemClock())
+    proxy.refusing = True
+    proxy.cut()
+    assert not feed.settle(0.0, 0)
+    versions, asked = feed.versions, list[None]()
+    monkeypatch.setattr(feed, "versions", lambda: asked.append(None) or versions())  # type: ignore[func-returns-value]
+    settled: list[bool] = []
+    waiting = threading.Thread(target=lambda: settled.append(feed.settle(DEADLINE_S, 0)))
+    waiting.start()
+    wait_for(lambda: len(asked) > 1)
+    proxy.refusing = False
+    waiting.join()
+    assert [True] == settled
+    database.close()
+    proxy.close()
 
 
 def test_topics_are_changed_by_one_node_at_a_time(nodes: list[OneNode]) -> None:

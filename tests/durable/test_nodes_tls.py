@@ -15,9 +15,11 @@ from broker.client.kafka.errors import KafkaClientError
 from broker.config import BrokerConfig
 from broker.config.listener import NODES_LISTENER, parse_listener
 from broker.errors import ConfigError
+from broker.runtime import system_runtime
 from broker.runtime.client_tls import TlsSettings
 from broker.runtime.disk import SystemDisk
 from broker.server.engine import Seat
+from broker.server.machine_supervisor import MachineSupervisor
 from broker.server.node_link import client_tls, link
 from broker.server.seat import SeatMember
 from tests.durable.durable_broker import durable_postgres
@@ -27,7 +29,6 @@ from tests.process.test_backup import command
 
 NODES = 3
 PARTITIONS = 6
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
@@ -119,6 +120,13 @@ def test_the_listener_for_nodes_is_as_the_first_one() -> None:
 def test_settings_of_the_listener_for_nodes_are_taken() -> None:
     own = {"nodes.ssl.keystore.location": "/b", "kafka+ssl.ssl.keystore.location": "/a"}
     assert own == dict(adapted("kafka+ssl://h:1", **own)[1].listener_settings)
+
+
+@pytest.mark.parametrize("key", ["nodes.ssl.client.auth", "nodes.ssl_client_auth"])
+def test_certificates_that_no_node_shows_cannot_be_required(key: str) -> None:
+    config = BrokerConfig(data_dir="/data", catalogue="postgresql://h/d", nodes=2, listener_settings={key: "required"})
+    with pytest.raises(ConfigError, match=r"Leave nodes.ssl.client.auth out"):
+        MachineSupervisor(config, system_runtime(), 2, ())
 
 
 def test_the_trust_store_says_whom_a_node_believes(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.durable.durable_broker import durable_postgres, free_ports, wait_until
+from tests.durable.durable_broker import durable_postgres, wait_until
+from tests.ports import free_ports
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 
 NAME = "owner.invalid"
@@ -41,9 +42,9 @@ def name(monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def pair(tmp_path: Path, name: str) -> Iterator[tuple[BrokerProcess, BrokerProcess, str]]:
     """The owner, one that stands by, and where clients find whoever is the owner."""
-    (port,) = free_ports(1)
     with ExitStack() as stack:
         postgres = stack.enter_context(durable_postgres())
+        (port,) = free_ports(1, stack)
         settings = (f"catalogue={postgres.url}", f"objects=file://{tmp_path}/objects", "standby=true")
         brokers = []
         for host in HOSTS:
@@ -98,5 +99,5 @@ def test_aiokafka_goes_on(pair: tuple[BrokerProcess, BrokerProcess, str]) -> Non
         await producer.stop()
         return read
 
-    assert [b"before", b"after"] == asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
+    assert [b"before", b"after"] == asyncio.run(asyncio.wait_for(scene(), 4 * PATIENCE_S))
     gc.collect()

@@ -69,15 +69,21 @@ def test_confluent_kafka(broker: SaslBroker, mechanism: str) -> None:
 
 
 def test_confluent_kafka_with_a_token(broker: SaslBroker) -> None:
+    asked = threading.Event()
+
+    def log_in(_: str) -> tuple[str, float]:
+        asked.set()
+        return token(), time.time() + 600
+
     client = Producer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "OAUTHBEARER",
-            "oauth_cb": lambda _: (token(), time.time() + 600),
+            "oauth_cb": log_in,
         }
     )
-    client.poll(1)
+    wait_for(lambda: bool(client.poll(0.01)) or asked.is_set())
     assert "topic" in client.list_topics(timeout=30).topics
 
 

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 from broker.cluster.lease import Lease
@@ -19,6 +20,7 @@ def bench(stage: Stage | None = None, **settings: Any) -> Iterator[tuple[Bench, 
     lease = new_lease()
     made = Bench(stage=stage, gate=Gate(lease, lambda listener: listener == "echo"), **settings)
     lease.renewed(made.clock.now, made.clock.now)
+    lease.caught_up(inf, made.clock.now)
     try:
         yield made, lease
     finally:
@@ -84,6 +86,23 @@ def test_answers_are_held_again_and_again() -> None:
             lease.renewed(made.clock.now, made.clock.now)
             made.settle()
             assert number + 1 == len(client.frames)
+
+
+def test_what_was_made_without_the_lease_does_not_leave_when_it_comes_back() -> None:
+    """The processor is still to close the connection."""
+    with bench() as (made, lease):
+        client = made.connect()
+        made.clock.now += 10.0
+        client.send(frame(b"e", b"held"))
+        made.settle()
+        made.quotas.suspend(frozenset({"echo"}))
+        lease.renewed(made.clock.now, made.clock.now)
+        lease.caught_up(inf, made.clock.now)
+        client.send(frame(b"e", b"later"))
+        made.settle()
+        assert (b"", False) == (bytes(client.received), client.eof)
+        made.processor.close_outlived()
+        made.until(lambda: not made.processor.connections)
 
 
 def test_nothing_leaves_after_the_lease_was_lost() -> None:
@@ -194,6 +213,7 @@ def test_a_server_asks_the_lease_for_listeners_that_suspend() -> None:
         assert [] == held.frames
         now = served.server.runtime.clock.monotonic()
         lease.renewed(now + 1000.0, now)
+        lease.caught_up(inf, now)
         served.until(lambda: held.frames, "it stays held")
         served.server.suspend()
         served.until(lambda: held.eof, "it is not closed")

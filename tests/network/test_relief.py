@@ -67,7 +67,7 @@ def stuck(served: Served, data: bytes = b"") -> Client:
     client = served.connect("echo")
     client.send(frame(b"d", b"first") + data)
     service: Any = served.services["echo"]
-    assert service.waiting.acquire(timeout=20)
+    assert service.waiting.acquire(timeout=60)
     return client
 
 
@@ -124,7 +124,7 @@ def test_a_failure_after_the_wait_closes_its_connection_only(served: Served) -> 
     client = served.connect("echo")
     client.send(frame(b"D"))
     service: Any = served.services["echo"]
-    assert service.waiting.acquire(timeout=20)
+    assert service.waiting.acquire(timeout=60)
     assert served.serves()
     opened(served)
     served.until(lambda: client.eof)
@@ -139,7 +139,7 @@ def test_the_service_is_told_so_that_handlers_take_the_next_ones(served: Served)
     assert ["processor-0"] == service.threads
     client = served.connect("echo")
     client.send(frame(b"d"))
-    assert service.waiting.acquire(timeout=20)
+    assert service.waiting.acquire(timeout=60)
     assert ["processor-0", "handler"] == [service.threads[0], service.threads[1].partition("-")[0]]
     opened(served)
     assert [(b"d", b"")] == served.ask(client, b"")
@@ -183,7 +183,7 @@ def test_a_thread_that_has_not_returned_is_left_behind_at_the_stop() -> None:
         client = stuck(served)
         assert served.serves()
         served.server.stop_accepting()
-        served.server.stop(0.1)
+        served.server.stop(2.0)
         assert 1 == served.server.left_behind
         served.until(lambda: client.eof)
         opened(served)
@@ -196,7 +196,7 @@ def test_a_removed_processor_that_waits_hands_its_connections_over(monkeypatch: 
             served.ask(client, frame(b"e", b"hello"))
         service: Any = served.services["echo"]
         clients[1].send(frame(b"d", b"one"))
-        assert service.waiting.acquire(timeout=20)
+        assert service.waiting.acquire(timeout=60)
         assert served.serves()
         served.server.resize_processors(1)
         for client in (clients[0], clients[2], clients[3]):

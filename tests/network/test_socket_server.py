@@ -5,7 +5,7 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import attrs
@@ -42,6 +42,11 @@ class Handed(list[Any]):
 
     def append(self, item: Any) -> None:
         self._to.put(item)
+
+
+def threads_beside(others: Set[threading.Thread]) -> Set[threading.Thread]:
+    """Those that run, without ``others``: of brokers of other tests, which may end meanwhile."""
+    return set(threading.enumerate()) - others
 
 
 def unlimited() -> ConnectionQuotas:
@@ -88,16 +93,16 @@ def test_failed_bind_releases_the_other_listeners() -> None:
 
 
 def test_bound_server_that_never_started_can_stop() -> None:
-    before, threads = descriptors(), threading.active_count()
+    before, others = descriptors(), set(threading.enumerate())
     server = make(binding(0))
     server.unbind()
     server.stop()
     assert descriptors() <= before  # fewer: what an earlier test has left is gone by now
-    assert threading.active_count() == threads
+    assert set() == threads_beside(others)
 
 
 def test_stop_is_complete_without_accept_stop_and_repeatable() -> None:
-    before, threads = descriptors(), threading.active_count()
+    before, others = descriptors(), set(threading.enumerate())
     server = make(binding(0))
     server.start({"echo": EchoService()})
     client = Client(server.address("echo"))
@@ -106,7 +111,7 @@ def test_stop_is_complete_without_accept_stop_and_repeatable() -> None:
     server.stop()
     client.close()
     assert descriptors() <= before  # fewer: what an earlier test has left is gone by now
-    assert threading.active_count() == threads
+    assert set() == threads_beside(others)
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -402,9 +407,9 @@ def test_two_thousand_connections_opened_and_dropped_leave_nothing() -> None:
 
 @pytest.mark.parametrize("in_flight_max", [1, 0])
 def test_processors_change_while_clients_work_unaware(in_flight_max: int) -> None:
-    service = EchoService(in_flight_max)
+    service, others = EchoService(in_flight_max), set(threading.enumerate())
     with serving(service, network_threads=1, io_threads=2, queued_max_request_bytes=4 * MIB) as served:
-        before = threading.active_count()
+        before = len(threads_beside(others))
         clients = [served.connect() for _ in range(20)]
         sent = [b""] * len(clients)
         rng = random.Random(3)
@@ -421,33 +426,34 @@ def test_processors_change_while_clients_work_unaware(in_flight_max: int) -> Non
         served.until(lambda: all(len(c.received) >= len(data) or c.eof for c, data in zip(clients, sent, strict=True)))
         for client, data in zip(clients, sent, strict=True):
             assert client.received == data
-        wait_for(lambda: threading.active_count() == before)
+        wait_for(lambda: len(threads_beside(others)) == before)
         for client in clients:
             client.close()
         served.until(lambda: served.server.quotas.total == 0)
 
 
 def test_handlers_change_and_finish_their_requests() -> None:
+    others = set(threading.enumerate())
     with serving(network_threads=1, io_threads=2) as served:
-        before = threading.active_count()
+        before = len(threads_beside(others))
         plane = served.server.planes[0]
         busy = [served.connect().send(frame(b"w", b"x")) for _ in range(4)]
         served.until(lambda: len(served.service.handled) == 2)
         served.server.resize_handlers(4)
         served.until(lambda: len(served.service.handled) == 4)
-        assert threading.active_count() == before + 2
+        assert len(threads_beside(others)) == before + 2
         late = served.connect().send(frame(b"p", b"waits"))
         served.until(lambda: len(plane.channel) == 1)
         served.server.resize_handlers(1)
         served.service.gate.set()
         served.until(lambda: all(client.frames for client in [*busy, late]))
-        wait_for(lambda: threading.active_count() == before - 1)
+        wait_for(lambda: len(threads_beside(others)) == before - 1)
         assert len(plane.handlers) == 1
         assert served.serves()
         assert plane.channel.lane_width == 1
         served.server.resize_handlers(8)
         assert plane.channel.lane_width == 2
-        wait_for(lambda: threading.active_count() == before + 6)
+        wait_for(lambda: len(threads_beside(others)) == before + 6)
         assert served.serves()
 
 
@@ -487,7 +493,7 @@ def test_graceful_end_answers_requests_in_flight_only() -> None:
 
 
 def test_hanging_handler_does_not_prevent_server_end() -> None:
-    others = set(threading.enumerate())  # a broker of the whole session has handlers, too
+    others = set(threading.enumerate())
     service = EchoService()
     server = make(binding(0))
     server.start({"echo": service})
@@ -499,12 +505,13 @@ def test_hanging_handler_does_not_prevent_server_end() -> None:
     assert client.socket.recv(10) == b""
     client.close()
     service.gate.set()  # now it ends, and answers a connection that is long gone
-    wait_for(lambda: not any(t.name.startswith("handler") for t in set(threading.enumerate()) - others))
+    wait_for(lambda: not any(thread.name.startswith("handler") for thread in threads_beside(others)))
 
 
 def test_hanging_threads_are_waited_for_together() -> None:
     clock = ManualClock()
     handlers: list[str] = []
+    asked: dict[str, float] = {}
 
     class Hanging:
         """Handlers that never end; waiting for them takes the clock's time."""
@@ -516,10 +523,12 @@ def test_hanging_threads_are_waited_for_together() -> None:
 
         def spawn(self, name: str, body: Any, on_crash: Any) -> Any:
             class Handle:
-                def ask_to_stop(self) -> None: ...
+                def ask_to_stop(self) -> None:
+                    asked.setdefault(name, clock.now)
 
                 def stop(self, timeout: float | None = None) -> bool:
                     assert timeout is not None
+                    self.ask_to_stop()
                     if self.alive():
                         handlers.append(name)
                         clock.now += timeout
@@ -539,6 +548,7 @@ def test_hanging_threads_are_waited_for_together() -> None:
     assert len(handlers) == 8
     assert server.left_behind == 8
     assert 2.0 <= clock.now - before < 2.5
+    assert asked["timer"] == before, "it has the time that the others take"
 
 
 def test_stopping_server_tells_services_on_own_threads() -> None:

@@ -50,11 +50,12 @@ def test_demo_shows_slow_group_and_ends_at_signal(tmp_path: Path) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             groups = {each["group"]: each for each in ask(match[0], "groups")["groups"]}
-            if groups.get("billing", {}).get("members") == 2 and groups["billing"]["lag"]:
+            topics = {each["name"] for each in ask(match[0], "topics")["topics"]}
+            billing = groups.get("billing", {"members": 0, "lag": 0})
+            if billing["members"] == 2 and billing["lag"] and {"orders", "clicks", "payments", "lines"} <= topics:
                 break
-            assert time.monotonic() < deadline, groups
+            assert time.monotonic() < deadline, (groups, topics)
             time.sleep(0.1)
-        assert {"orders", "clicks", "payments", "lines"} <= {each["name"] for each in ask(match[0], "topics")["topics"]}
         demo.send_signal(signal.SIGINT)
         assert "Ending." in demo.stdout.read()
         assert 0 == demo.wait(PATIENCE_S)

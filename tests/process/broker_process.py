@@ -6,11 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from broker.runtime.net import reserve_port
+from tests.ports import free_ports
 
 # Far longer than it ever takes, so that only a broker that hangs runs into it.
 PATIENCE_S = 60.0
@@ -21,11 +25,12 @@ _RACES = ["switch_interval_us=1"] if os.environ.get("BROKER_RACES") else []
 class BrokerProcess:
     """A broker whose data lies in ``directory/data``; its events are appended to ``directory/events``.
 
-    The port is any free one at first and stays the same from then on, so that clients find a restarted broker again.
+    The port is any free one at first and stays the same from then on, so that clients find a restarted broker again. Nobody else
+    is given it meanwhile, on Linux.
     """
 
     options: Sequence[str] = ()  # of the command, besides these
-    patience_s = PATIENCE_S  # until it serves
+    processes = 1  # that are started together: a busy machine has less time for each
 
     def __init__(
         self,
@@ -53,6 +58,8 @@ class BrokerProcess:
         self._module = module
         self._events = directory / "events"
         self._process: subprocess.Popen[bytes] | None = None
+        self._has_any_port = listener.endswith(":0")
+        self._keeps_port: Callable[[], None] | None = None
 
     def start(self) -> Self:
         """Start it, wait until it serves. AssertionError with what it said if it does not."""
@@ -61,7 +68,7 @@ class BrokerProcess:
 
     def wait_until_ready(self) -> Self:
         """After ``launch``: as ``start``."""
-        deadline = time.monotonic() + self.patience_s
+        deadline = time.monotonic() + self.processes * PATIENCE_S
         while not self.ready_file.exists():
             assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.output}"
             assert time.monotonic() < deadline, f"is not ready: {self.output}"
@@ -78,6 +85,10 @@ class BrokerProcess:
         """Start it, wait for nothing."""
         assert self._process is None or self._process.poll() is not None, "it runs already"
         self.ready_file.unlink(missing_ok=True)
+        if self.listener.endswith("//127.0.0.1:0") and "--nodes" not in self.options:
+            [port] = free_ports(1, self)
+            self.listener = f"{self.listener.removesuffix(':0')}:{port}"
+            self._has_any_port = False  # it is kept
         command = [*self._prefix, sys.executable, "-m", self._module, "serve", "--data-dir", str(self.data_dir)]
         command += ["--listener", self.listener, "--ready-file", str(self.ready_file)]
         for listener in self.more_listeners:
@@ -97,17 +108,27 @@ class BrokerProcess:
     def kill(self) -> None:
         """kill -9."""
         self.process.kill()
-        self.process.wait(PATIENCE_S)
+        self.wait()
 
     def stop(self) -> int:
         """SIGTERM; the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE_S)
+        return self.wait()
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Until it has ended; the exit status."""
+        status = self.process.wait(timeout_s)
+        if self._has_any_port and self._keeps_port is None and not self.listener.endswith(":0"):
+            host, _, ports = self.listener.partition("://")[2].rpartition(":")
+            self._keeps_port = reserve_port(host, int(ports.partition("-")[0]))
+            if self._keeps_port is not None:
+                weakref.finalize(self, self._keeps_port)
+        return status
 
     def suspend(self) -> None:
         """SIGSTOP. Returns when the whole process stands still: the signal alone takes effect a little later."""
         self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -142,6 +163,10 @@ class BrokerProcess:
         return self._process
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def output(self) -> str:
         """All that it has written, over all its lives."""
         return self._events.read_text() if self._events.exists() else ""
@@ -150,7 +175,8 @@ class BrokerProcess:
     def events(self) -> list[dict[str, Any]]:
         """What it has logged. A line that is no event stands as ``{"event": line, "level": "error"}``."""
         events = []
-        for line in self.output.splitlines():
+        written, _, _ = self.output.rpartition("\n")  # what follows is being written
+        for line in written.splitlines():
             try:
                 events.append(json.loads(line))
             except ValueError:
@@ -167,13 +193,26 @@ class BrokerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self.is_running:
             self.kill()
 
 
 def runs(pid: int) -> bool:
     """Whether there is such a process, and it has not ended: whoever should ask for its status may not have done so yet."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        return _state(Path(f"/proc/{pid}")) not in ("Z", "X")
     except FileNotFoundError:
         return False
+
+
+def states(pid: int) -> set[str]:
+    """The letters of /proc for the states of its threads."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            found.add(_state(task))
+    return found
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from protocol.kafka.api_keys import ApiKey
 from tests.kafka_connection import KafkaConnection
-from tests.process.broker_process import PATIENCE_S, BrokerProcess
+from tests.process.broker_process import PATIENCE_S, BrokerProcess, states
 from tests.waiting import wait_for
 
 COUNT = 3
@@ -22,8 +22,6 @@ NOT_LEADER, NOT_COORDINATOR = 6, 16
 
 class Nodes(BrokerProcess):
     """``process`` is the one that starts the others; ``address`` is Kafka's, of node 1. ``schemes``: what else they serve."""
-
-    patience_s = 2 * PATIENCE_S  # on a busy machine it takes long to start so many processes
 
     def __init__(
         self,
@@ -41,6 +39,7 @@ class Nodes(BrokerProcess):
         """So many from the next start on."""
         self.count = count
         self.options = ("--nodes", str(count))
+        self.processes = 1 + count
 
     def wait_until_ready(self) -> Self:
         super().wait_until_ready()
@@ -98,13 +97,15 @@ class Nodes(BrokerProcess):
 
     def coordinator(self, group: str) -> int:
         """The node that has the group, as soon as there is one."""
+        told: Any = None
 
-        def found() -> Any:
-            response = self.ask(1, ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[group])
-            return response.coordinators[0]
+        def is_found() -> bool:
+            nonlocal told
+            [told] = self.ask(1, ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[group]).coordinators
+            return not told.error_code
 
-        wait_for(lambda: not found().error_code, f"nobody has {group}")
-        return int(found().node_id)
+        wait_for(is_found, f"nobody has {group}")
+        return int(told.node_id)
 
     def endpoints(self, listener: str) -> dict[int, str]:
         """By node id, where the nodes that are there have this listener, as node 1 says over HTTP."""
@@ -165,11 +166,14 @@ class Nodes(BrokerProcess):
 
     @contextmanager
     def standing_still(self, node_id: int) -> Iterator[None]:
-        """SIGSTOP inside of the ``with``. Another process may have taken its place at the end."""
+        """SIGSTOP inside of the ``with``, where the whole process stands still: the signal alone takes effect a little later."""
         pid = self.pids()[node_id]
-        os.kill(pid, signal.SIGSTOP)
+        descriptor = os.pidfd_open(pid)
         try:
+            signal.pidfd_send_signal(descriptor, signal.SIGSTOP)
+            wait_for(lambda: states(pid) == {"T"}, f"node {node_id} goes on")
             yield
         finally:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # others have waited for it, so it was killed
+                signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+            os.close(descriptor)

@@ -50,7 +50,7 @@ def parked(broker: Broker) -> bool:
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker(network_threads=1, shutdown_timeout_ms=3000) as broker:
+    with Broker(network_threads=1, shutdown_timeout_ms=60_000) as broker:
         broker.server.kafka.logs.create_topic("topic")
         yield broker
 
@@ -81,13 +81,13 @@ def test_fetch_parked_during_a_stop_is_answered(broker: Broker, monkeypatch: pyt
 
     def late_park(parked: Any) -> None:
         began.set()
-        go_on.wait(10)
+        go_on.wait(60)
         park(parked)
 
     api = broker.server.part("kafka").apis[ApiKey.FETCH]
     monkeypatch.setitem(broker.server.part("kafka").apis, ApiKey.FETCH, attrs.evolve(api, prepare=on_a_handler))
     monkeypatch.setattr(ParkedFetch, "park", late_park)
     with eager_reader(broker):
-        assert began.wait(10)
+        assert began.wait(60)
         threading.Timer(0.5, go_on.set).start()  # when everybody who waits has been answered
         assert broker.server.stop(), "requests were left unfinished"

@@ -132,7 +132,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 def test_kafka_is_served_while_the_disk_of_a_topic_hangs(scene: Scene) -> None:
     scene.disk.hang("stuck-0")
     first = scene.tell_produce("stuck")
-    assert scene.disk.waiting.acquire(timeout=20)
+    assert scene.disk.waiting.acquire(timeout=60)
     scene.assert_kafka_answers(writes="other")
     waiting = [first, *(scene.tell_produce("stuck") for _ in range(MANY))]
     scene.assert_kafka_answers(writes="other")
@@ -144,7 +144,7 @@ def test_kafka_is_served_while_the_disk_of_a_topic_hangs(scene: Scene) -> None:
 def test_reads_and_metadata_are_served_while_all_logs_hang(scene: Scene) -> None:
     scene.disk.hang(".log")
     first = scene.tell_produce("stuck")
-    assert scene.disk.waiting.acquire(timeout=20)
+    assert scene.disk.waiting.acquire(timeout=60)
     scene.assert_kafka_answers(writes=None)
     waiting = [first, *(scene.tell_produce("stuck") for _ in range(MANY))]
     others = [scene.tell_produce("other") for _ in range(MANY)]
@@ -179,7 +179,7 @@ def test_pulsar_is_served_while_the_disk_of_a_topic_hangs(scene: Scene) -> None:
         assert 0 == each.receipt()
     scene.disk.hang("hung")
     stuck[0].publish(1)
-    assert scene.disk.waiting.acquire(timeout=20)
+    assert scene.disk.waiting.acquire(timeout=60)
     for sequence_id in (1, 2):
         other.publish(sequence_id)
         assert sequence_id == other.receipt()
@@ -196,7 +196,7 @@ def test_pulsar_is_served_while_the_disk_of_a_topic_hangs(scene: Scene) -> None:
 def test_shuffle_is_served_while_the_disk_of_a_topic_hangs(scene: Scene) -> None:
     scene.disk.hang("stuck-0")
     first = scene.tell_produce("stuck")
-    assert scene.disk.waiting.acquire(timeout=20)
+    assert scene.disk.waiting.acquire(timeout=60)
     partition = ResultPartitionID.of_name("results")
     with ShuffleWriter(scene.addresses["shuffle"], partition, 1) as writer:
         writer.push(0, b"buffer")

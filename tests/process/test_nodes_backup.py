@@ -39,7 +39,8 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 
 def staging(nodes: Nodes) -> list[Path]:
-    return list(nodes.data_dir.glob("**/.backup"))
+    places = [nodes.data_dir, *nodes.data_dir.glob("nodes/*")]
+    return [place / ".backup" for place in places if (place / ".backup").exists()]
 
 
 def test_a_backup_under_load_is_restored_for_any_number(nodes: Nodes, tmp_path: Path) -> None:
@@ -58,12 +59,8 @@ def test_a_backup_under_load_is_restored_for_any_number(nodes: Nodes, tmp_path: 
 
 def test_a_node_that_stands_still_fails_the_backup(nodes: Nodes, tmp_path: Path) -> None:
     fill(nodes.address, 100, 100)
-    stuck = nodes.pids()[3]
-    os.kill(stuck, signal.SIGSTOP)
-    try:
+    with nodes.standing_still(3):
         said = command("backup", "-b", nodes.address, tmp_path / "backup", fails=1)
-    finally:
-        os.kill(stuck, signal.SIGCONT)
     assert "Node 3 does not take part" in said or "Node 3 stands still" in said
     assert not (tmp_path / "backup" / "backup.json").exists()
     assert [] == staging(nodes)

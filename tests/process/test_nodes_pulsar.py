@@ -15,6 +15,7 @@ from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 
 from tests.process.broker_process import PATIENCE_S
 from tests.process.nodes import Nodes
+from tests.waiting import wait_for
 
 PATIENCE_MS = int(PATIENCE_S * 1000)
 TOPICS = "/admin/v2/persistent/public/default"
@@ -288,10 +289,21 @@ def test_a_topic_with_subscriptions_is_deleted_and_made_again(nodes: PulsarNodes
 def test_messages_that_are_not_kept_go_through_the_node_of_their_topic(nodes: PulsarNodes) -> None:
     nodes.do("PUT", "/admin/v2/non-persistent/public/default/passing/partitions", 3)
     names = [f"non-persistent://public/default/{name}" for name in ("passing", "p-1", "p-2", "p-3")]
+
+    def may_be_sent(name: str) -> bool:
+        """The consumer has asked for messages: what another connection has sent before is dropped."""
+        local = name.rpartition("/")[2]
+        stats = [
+            nodes.do("GET", f"/admin/v2/non-persistent/public/default/{part}/stats")["subscriptions"]["s"]
+            for part in ([f"passing-partition-{number}" for number in range(3)] if local == "passing" else [local])
+        ]
+        return all(consumer["availablePermits"] for of in stats for consumer in of["consumers"])
+
     with nodes.client(1) as writing, nodes.client(3) as reading:
         consumers = []
         for name in names:
             consumers.append(reading.subscribe(name, "s"))
+            wait_for(lambda: may_be_sent(name))  # noqa: B023 - it is called before the next round
             writing.create_producer(name).send(name.encode())
             assert [name.encode()] == taken(consumers[-1], 1)
         for at in nodes.endpoints("http").values():

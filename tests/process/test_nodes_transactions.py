@@ -58,11 +58,11 @@ class Cluster(NodesInUse):
         consumer.close()
         return found
 
-    def states(self) -> dict[str, str]:
-        """Of all transactional ids, as all nodes list them."""
+    def states(self, *node_ids: int) -> dict[str, str]:
+        """Of all transactional ids, as these nodes, or all, list them."""
         listed = [
             self.ask(node_id, ApiKey.LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[]).transaction_states
-            for node_id in self.nodes()
+            for node_id in node_ids or self.nodes()
         ]
         return {each.transactional_id: each.transaction_state for of_node in listed for each in of_node}
 
@@ -181,8 +181,7 @@ def test_a_decision_reaches_a_node_that_stood_still_though_its_coordinator_is_ki
         with pytest.raises(KafkaException) as raised:
             producer.commit_transaction(1)
         assert raised.value.args[0].retriable()
-        state = cluster.ask(1, ApiKey.LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[])
-        assert ["PrepareCommit"] == [each.transaction_state for each in state.transaction_states]
+        wait_for(lambda: {name: "PrepareCommit"} == cluster.states(1), "it is not decided")
         cluster.crash_node(1)
     cluster.wait_for_all()
     wait_for(lambda: {name: "CompleteCommit"} == cluster.states())
@@ -222,7 +221,7 @@ def test_a_new_producer_fences_the_one_before_at_all_nodes(cluster: Cluster, pla
 def test_a_transaction_ends_at_all_nodes_when_its_time_is_over(cluster: Cluster, place: int) -> None:
     cluster.make_topic("t")
     name = name_at(place, "writer")
-    slow = cluster.producer(name, **{"transaction.timeout.ms": 2000})
+    slow = cluster.producer(name, **{"transaction.timeout.ms": 5000})
     slow.begin_transaction()
     write(slow, "t", "slow")
     other = cluster.producer(name_at(1 - place, "other"))

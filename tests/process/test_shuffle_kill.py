@@ -31,16 +31,17 @@ SETTINGS = (
     # What is known of the partitions must have room, some 6 KiB each: a fast machine finishes hundreds in a cycle.
     f"shuffle_memory_bytes={(16 << 20) * CYCLES}",
     "shuffle_partition_request_timeout_ms=200",
-    "shuffle_writer_retention_ms=1500",
 )
 SUBPARTITIONS = 3
 SPAWN = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    """Its parameter: how long (ms) it keeps what a writer has left."""
     print(f"BROKER_KILL_SEED={SEED}")
-    with BrokerProcess(tmp_path, *SETTINGS, listener="shuffle://127.0.0.1:0") as process:
+    settings = *SETTINGS, f"shuffle_writer_retention_ms={getattr(request, 'param', 1500)}"
+    with BrokerProcess(tmp_path, *settings, listener="shuffle://127.0.0.1:0") as process:
         yield process
         assert [event for event in process.errors if "accept" not in event["event"]] == []
 
@@ -68,6 +69,15 @@ def write(where: tuple[str, int], partition: bytes, kind: Any, name: bytes, coun
             if number // SUBPARTITIONS >= writer.opened.next_sequences[number % SUBPARTITIONS]:
                 writer.push_with_credit(payload, number % SUBPARTITIONS)
         client.finish(writer)
+
+
+def write_in_part(where: tuple[str, int], partition: bytes, kind: Any, name: bytes, count: int) -> None:
+    """Two thirds of a partition; then nothing, until the process is killed."""
+    with Client(where) as client:
+        writer = client.open(partition, SUBPARTITIONS, kind, writer=name)
+        for number, payload in enumerate(buffers(partition, count)[: 2 * count // 3]):
+            writer.push_with_credit(payload, number % SUBPARTITIONS)
+        threading.Event().wait()
 
 
 def read(where: tuple[str, int], partition: bytes, subpartition: int) -> list[bytes]:
@@ -141,6 +151,7 @@ def test_finished_partitions_survive_kill_9(broker: BrokerProcess) -> None:
     assert there == {partition for load in loads for partition in load.finished}
 
 
+@pytest.mark.parametrize("broker", [60_000], indirect=True, ids=["kept"])
 @pytest.mark.parametrize("kind", [PIPELINED, BLOCKING])
 def test_killed_writer_s_successor_goes_on(broker: BrokerProcess, kind: Any) -> None:
     where, count = address(broker), 3000
@@ -151,7 +162,7 @@ def test_killed_writer_s_successor_goes_on(broker: BrokerProcess, kind: Any) -> 
         results[index] = read(where, partition, index)
 
     threads = [threading.Thread(target=reader, args=(index,)) for index in range(SUBPARTITIONS)]
-    writer = SPAWN.Process(target=write, args=(where, partition, kind, name, count))
+    writer = SPAWN.Process(target=write_in_part, args=(where, partition, kind, name, count), daemon=True)
     writer.start()
     with Client(where) as watcher:
         while not any(info.buffers for info in watcher.list()):
@@ -302,7 +313,7 @@ def test_own_clients_survive_kills_of_the_broker(broker: BrokerProcess) -> None:
         killing.set()
         found: list[list[bytes]] = [[] for _ in range(SUBPARTITIONS)]
         try:
-            with InputGate(channels, partition_wait=5.0) as gate:
+            with InputGate(channels, partition_wait=30.0) as gate:
                 for item in gate:
                     if not item.is_event:
                         found[item.channel].append(bytes(item.data or b""))

@@ -19,6 +19,7 @@ from protocol.kafka.schema import control
 from tests.compat.clients.librdkafka import Librdkafka, settings
 from tests.kafka_connection import LENGTH, KafkaConnection, fetch_fields
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
+from tests.process.test_disk import end_of
 
 # Docker kills after 10 s; `shutdown_timeout_ms` stays well below by default.
 IN_TIME_S = 10
@@ -33,7 +34,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 def ends_in_time(broker: BrokerProcess, unfinished: bool = False) -> None:
     """``unfinished``: not everything that was begun can be finished, because a client does not let it."""
     broker.process.terminate()
-    assert 0 == broker.process.wait(IN_TIME_S)
+    assert 0 == broker.wait(IN_TIME_S)
     assert [] == broker.errors
     assert unfinished == ("requests_abandoned" in [event["event"] for event in broker.events])
 
@@ -97,7 +98,9 @@ def test_records_acknowledged_during_a_stop_are_kept(acks: int, broker: BrokerPr
     producer.purge()
     producer.flush(30)
     broker.start()
-    found = [record.value for record in Librdkafka().consume(broker.address, "topic", len(acked))[0]]
+    # There may be others before the last of them, whose answers did not come.
+    count = end_of(broker.address, "topic")
+    found = [record.value for record in Librdkafka().consume(broker.address, "topic", count)[0]]
     assert set(acked) <= set(found)
 
 
@@ -152,7 +155,7 @@ def test_endless_handlers_do_not_delay_stop(tmp_path: Path, how: str, client: st
             for connection in connections:
                 connection.close()
         broker.process.terminate()
-        if broker.process.wait(PATIENCE_S) == 0:
+        if broker.wait() == 0:
             assert [] == broker.errors
             left_behind = [event["left_behind"] for event in broker.events if event["event"] == "broker_stopped"]
             assert left_behind[0] >= 2
@@ -175,7 +178,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
             time.sleep(0.01)
         assert broker.process.poll() is None
         broker.process.terminate()
-        assert 128 + signal.SIGTERM == broker.process.wait(PATIENCE_S)
+        assert 128 + signal.SIGTERM == broker.wait()
         connection.close()
         broker.start()
         assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
@@ -185,7 +188,7 @@ def test_stuck_stop_still_ends_in_time(tmp_path: Path) -> None:
     with stuck(tmp_path, "waits for ever at the end", "shutdown_timeout_ms=1000") as broker:
         write(broker.address, "topic", 1)
         broker.process.terminate()
-        assert 1 == broker.process.wait(PATIENCE_S)
+        assert 1 == broker.wait()
         assert "broker: not stopped within 1 s" in broker.output
         broker.start()
         assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
@@ -197,7 +200,7 @@ def test_stop_during_the_start_ends_in_time(tmp_path: Path) -> None:
     try:
         until_stuck(broker)
         broker.process.terminate()
-        assert 1 == broker.process.wait(PATIENCE_S)
+        assert 1 == broker.wait()
         assert "broker: not stopped within 1 s" in broker.output
     finally:
         if broker.process.poll() is None:
@@ -205,7 +208,7 @@ def test_stop_during_the_start_ends_in_time(tmp_path: Path) -> None:
 
 
 def test_storm_of_requests_does_not_delay_stop(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, "shutdown_timeout_ms=4000") as broker:
+    with BrokerProcess(tmp_path, "shutdown_timeout_ms=30000") as broker:
         write(broker.address, "topic", 1)
         host, port = broker.address.split(":")
         stop = threading.Event()
@@ -226,7 +229,7 @@ def test_storm_of_requests_does_not_delay_stop(tmp_path: Path) -> None:
         try:
             time.sleep(0.5)
             broker.process.terminate()
-            assert 0 == broker.process.wait(PATIENCE_S)
+            assert 0 == broker.wait()
         finally:
             stop.set()
             for thread in threads:
@@ -241,11 +244,11 @@ def test_signal_to_another_thread_ends_it(broker: BrokerProcess) -> None:
     while "broker_started" not in [event["event"] for event in broker.events]:
         time.sleep(0.05)
     time.sleep(0.5)  # the first thread sleeps by now
-    another = max(int(task) for task in os.listdir(f"/proc/{pid}/task"))
-    assert another != pid
     # There is no other way to choose the thread of another process.
     tgkill = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
     if tgkill is None:
         pytest.skip(f"the number of tgkill on {platform.machine()} is not known here")
-    assert 0 == ctypes.CDLL(None).syscall(tgkill, pid, another, signal.SIGTERM)
-    assert 0 == broker.process.wait(IN_TIME_S)
+    call = ctypes.CDLL(None).syscall
+    others = [int(task) for task in os.listdir(f"/proc/{pid}/task") if int(task) != pid]
+    assert any(call(tgkill, pid, another, signal.SIGTERM) == 0 for another in others)  # some have ended meanwhile
+    assert 0 == broker.wait(IN_TIME_S)

@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ from broker.runtime.dial import ask
 from broker.runtime.threads import Event, ThreadHandle
 from broker.server import BrokerServer, services
 from broker.storage.data_directory import LOCK
+from broker.storage.upkeep.closing import Closing
 from broker.storage.upkeep.flusher import FLUSHER_THREADS
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
@@ -127,7 +129,18 @@ def test_stopped_flushers_begin_no_fsync(tmp_path: Path) -> None:
     assert [waited[name] for name in KAFKA_THREADS] == [FLUSHER_THREADS] * FLUSHER_THREADS + [0] * 5
 
 
-def test_hanging_disk_keeps_the_directory_locked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closing_begins_s", [0.0, 0.4], ids=["in time", "late"])
+def test_hanging_disk_keeps_the_directory_locked(
+    closing_begins_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_next = Closing.next
+
+    def late(closing: Closing) -> bool:
+        """The threads that close logs begin when the time is over, and do nothing."""
+        time.sleep(closing_begins_s)
+        return take_next(closing)
+
+    monkeypatch.setattr(Closing, "next", late)
     disk, hangs, answers = FaultyDisk(), threading.Event(), threading.Event()
     others = set(threading.enumerate())
 

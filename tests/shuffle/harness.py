@@ -40,7 +40,7 @@ EVENT, END = DataType.EVENT_BUFFER, DataType.END_OF_PARTITION
 END_OF_DATA = DataType.END_OF_DATA
 
 # Generous: only a hang gets there.
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 T = TypeVar("T")
 

@@ -112,7 +112,7 @@ def test_late_own_opening_does_not_fence_a_writer(server: Served) -> None:
 
 
 def test_refused_writer_leaves_the_retention_running(serve: Any) -> None:
-    server = serve(shuffle_writer_retention_ms=300)
+    server = serve(shuffle_writer_retention_ms=3000)
     partition = new_id()
     client = server.connect().send(w.encode_open_partition(NAME, partition, 1, PIPELINED, incarnation=2))
     client.next(w.PartitionOpened)

@@ -220,10 +220,11 @@ def test_missing_partition_is_not_found_for_one_receiver(serve: Any) -> None:
 
 
 def test_a_cancelled_wait_ends_without_an_answer(serve: Any) -> None:
-    server = serve(shuffle_partition_request_timeout_ms=100)
+    server = serve(shuffle_partition_request_timeout_ms=3000)
     reader = server.connect()
     receiver = reader.request(partition := new_id())
     reader.send(m.encode_cancel_partition_request(receiver))
+    assert reader.sync() == []  # it was cancelled in time
     other = reader.request(new_id())
     assert reader.error().receiver == other  # the other receiver's timeout came later
     writer = server.connect().open(partition)

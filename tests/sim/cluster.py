@@ -5,8 +5,6 @@ afterwards. What they tell each other, over links and through the catalogue, arr
 simulations, each with a connection to each node (``clients/routed.py``).
 """
 
-import gc
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
@@ -39,11 +37,10 @@ from tests.sim.engine import EngineGuard, SimEngine, open_engine
 from tests.sim.fabric import Fabric
 from tests.sim.feed import Feed, NodeCatalogue, SimFeed
 from tests.sim.history import History
-from tests.sim.host import PORT, Host, Recorder, recording
+from tests.sim.host import PORT, Host, Recorder
 from tests.sim.ledger import Ledger
 from tests.sim.network import NetworkFaults, dialling
-from tests.sim.primitives import installed
-from tests.sim.simulation import Result, draw_settings
+from tests.sim.simulation import Performance, draw_settings
 from tests.sim.storm import Storm, Weather, draw_weather
 from tests.sim.vault import VaultFaults, draw_vault_settings
 from tests.sim.world import Chaos, Process, Violation, World
@@ -198,7 +195,7 @@ def draw_cluster_weather(rng: Any) -> Weather:
     return weather
 
 
-class ClusterSimulation:
+class ClusterSimulation(Performance):
     """As ``Simulation``, of ``nodes`` nodes."""
 
     def __init__(
@@ -400,36 +397,13 @@ class ClusterSimulation:
 
     # -- the play -----------------------------------------------------------------------------------------------------------
 
-    def run(self) -> Result:
-        violation: str | None = None
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with installed(self.world), recording(self.recorder), dialling(self.world, self.fabric), self._engines():
-                try:
-                    self._play()
-                except Violation as error:
-                    violation = str(error)
-                except AssertionError as error:
-                    violation = "".join(traceback.format_exception(error))
-        finally:
-            if collecting:
-                gc.enable()
-        return Result(
-            seed=self.world.seed,
-            steps=self.world.steps,
-            lives=self.world.lives,
-            trace=self.world.trace,
-            simulated_s=self.world.now - 1_000.0,
-            acknowledged=sum(len(partition.acked) for partition in self.history.partitions.values())
-            + sum(txn.size for txns in self.ledger.txns.values() for txn in txns if txn.fate == "committed"),
-            violation=violation,
-            faults=self.storm.done,
-        )
+    def _acknowledged(self) -> int:
+        committed = (txn for txns in self.ledger.txns.values() for txn in txns if txn.fate == "committed")
+        return super()._acknowledged() + sum(txn.size for txn in committed)
 
     @contextmanager
-    def _engines(self) -> Iterator[None]:
-        """In the place of PostgreSQL."""
+    def _surroundings(self) -> Iterator[None]:
+        """Connections between nodes, and engines in the place of PostgreSQL."""
 
         def open_sim(config: BrokerConfig, runtime: Runtime, stopped: Any, of: Seat) -> SimEngine | None:
             process, host = self.world.running, self.hosts[of.place]
@@ -446,7 +420,8 @@ class ClusterSimulation:
         right = engine.open_postgres
         engine.open_postgres = open_sim  # type: ignore[assignment]
         try:
-            yield
+            with dialling(self.world, self.fabric):
+                yield
         finally:
             engine.open_postgres = right
 

@@ -6,6 +6,8 @@ its end and agrees with history. Last, everybody leaves, and nothing may be left
 """
 
 import gc
+import traceback
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -108,7 +110,52 @@ def draw_settings(rng: Any, largest_batch: int) -> dict[str, Any]:
     }
 
 
-class Simulation:
+class Performance:
+    """Plays once, in its world, and says what has come of it."""
+
+    world: World
+    history: History
+    recorder: Recorder
+    storm: Storm
+
+    def run(self) -> Result:
+        violation: str | None = None
+        collecting = gc.isenabled()
+        gc.disable()  # finalizers run when the last reference goes, not when the collector feels like it
+        try:
+            with installed(self.world), recording(self.recorder), self._surroundings():
+                try:
+                    self._play()
+                except Violation as error:
+                    violation = str(error)
+                except AssertionError as error:
+                    violation = "".join(traceback.format_exception(error))
+        finally:
+            if collecting:
+                gc.enable()
+        return Result(
+            seed=self.world.seed,
+            steps=self.world.steps,
+            lives=self.world.lives,
+            trace=self.world.trace,
+            simulated_s=self.world.now - 1_000.0,
+            acknowledged=self._acknowledged(),
+            violation=violation,
+            faults=self.storm.done,
+        )
+
+    def _play(self) -> None:
+        raise NotImplementedError
+
+    def _surroundings(self) -> AbstractContextManager[None]:
+        """What else is there besides the world."""
+        return nullcontext()
+
+    def _acknowledged(self) -> int:
+        return sum(len(partition.acked) for partition in self.history.partitions.values())
+
+
+class Simulation(Performance):
     def __init__(
         self,
         seed: int,
@@ -403,34 +450,6 @@ class Simulation:
         return False
 
     # -- the play -------------------------------------------------------------------------------------------------------------
-
-    def run(self) -> Result:
-        violation: str | None = None
-        collecting = gc.isenabled()
-        gc.disable()  # finalizers run when the last reference goes, not when the collector feels like it
-        try:
-            with installed(self.world), recording(self.recorder):
-                try:
-                    self._play()
-                except Violation as error:
-                    violation = str(error)
-                except AssertionError as error:
-                    import traceback
-
-                    violation = "".join(traceback.format_exception(error))
-        finally:
-            if collecting:
-                gc.enable()
-        return Result(
-            seed=self.world.seed,
-            steps=self.world.steps,
-            lives=self.world.lives,
-            trace=self.world.trace,
-            simulated_s=self.world.now - 1_000.0,
-            acknowledged=sum(len(partition.acked) for partition in self.history.partitions.values()),
-            violation=violation,
-            faults=self.storm.done,
-        )
 
     def _play(self) -> None:
         while self.world.steps < self.steps:

@@ -6,7 +6,7 @@ from typing import Any
 from broker.errors import RequestError
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import require
-from broker.kafka.checks import MAX_PARTITIONS_PER_REQUEST, check_replicas, error_fields
+from broker.kafka.checks import MAX_PARTITIONS_PER_REQUEST, check_replicas, error_and_message, error_fields
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
@@ -55,16 +55,11 @@ def _reassign(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
     return {"partition_index": wanted.partition_index, "error_code": code, "error_message": message}
 
 
-def _refused(_call: Call, error: RequestError) -> Mapping[str, Any]:
-    code, message = error_fields(error)
-    return {"error_code": code, "error_message": message, "responses": []}
-
-
 API = Api(
     key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     min_version=0,
     max_version=1,
     handle=handle,
-    on_error=_refused,
+    on_error=error_and_message,
     lane=ADMIN,
 )

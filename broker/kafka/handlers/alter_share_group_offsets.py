@@ -91,8 +91,8 @@ def handle(context: KafkaContext, call: Call) -> None:
             raise RequestError(error, _MESSAGES.get(error, ""))
     answer = _Answer(call, topics, len(known))
     for name in hidden:
-        refused = (ErrorCode.topic_authorization_failed, "Not authorized.")
-        answer.errors.update({(name, partition.partition_index): refused for partition in topics[name][1]})
+        forbidden = (ErrorCode.topic_authorization_failed, "Not authorized.")
+        answer.errors.update({(name, partition.partition_index): forbidden for partition in topics[name][1]})
     elsewhere = {key: offset for key, offset in known.items() if context.share.is_elsewhere(*key)}
     for key, offset in known.items():
         if key not in elsewhere:
@@ -129,7 +129,7 @@ def _reset(context: KafkaContext, group_id: str, topic_id: Any, key: Partition, 
             answer.done(key, RequestError(ErrorCode.unknown_topic_or_partition, _NO_PARTITION))
 
 
-def _refused(call: Call, error: RequestError) -> dict[str, Any]:
+def refused(call: Call, error: RequestError) -> dict[str, Any]:
     return {"error_code": error.code, "error_message": error.message, "responses": []}
 
 
@@ -138,7 +138,7 @@ API = Api(
     min_version=0,
     max_version=0,
     handle=handle,
-    on_error=_refused,
+    on_error=refused,
     lane=ADMIN,
     settles=True,
 )

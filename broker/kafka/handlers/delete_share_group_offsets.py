@@ -13,6 +13,7 @@ from broker.kafka.api import Api, Call
 from broker.kafka.authorization import denied, require
 from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
+from broker.kafka.handlers.alter_share_group_offsets import refused
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
@@ -75,16 +76,12 @@ def _fields(results: Mapping[str, Result], topic_ids: Mapping[str, Any]) -> dict
     }
 
 
-def _refused(call: Call, error: RequestError) -> dict[str, Any]:
-    return {"error_code": error.code, "error_message": error.message, "responses": []}
-
-
 API = Api(
     key=ApiKey.DELETE_SHARE_GROUP_OFFSETS,
     min_version=0,
     max_version=0,
     handle=handle,
-    on_error=_refused,
+    on_error=refused,
     lane=ADMIN,
     settles=True,
 )

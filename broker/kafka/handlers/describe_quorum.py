@@ -7,10 +7,9 @@ tools that compute a lag find none.
 from collections.abc import Mapping
 from typing import Any
 
-from broker.errors import RequestError
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import require
-from broker.kafka.checks import error_fields
+from broker.kafka.checks import error_and_message
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
@@ -82,9 +81,6 @@ def _partition(context: KafkaContext, topic: str, partition: int) -> dict[str, A
     }
 
 
-def _refused(_call: Call, error: RequestError) -> Mapping[str, Any]:
-    code, message = error_fields(error)
-    return {"error_code": code, "error_message": message, "topics": [], "nodes": []}
-
-
-API = Api(key=ApiKey.DESCRIBE_QUORUM, min_version=0, max_version=2, handle=handle, on_error=_refused, lane=ADMIN)
+API = Api(
+    key=ApiKey.DESCRIBE_QUORUM, min_version=0, max_version=2, handle=handle, on_error=error_and_message, lane=ADMIN
+)

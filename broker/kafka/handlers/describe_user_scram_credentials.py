@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from broker.errors import RequestError
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import require
-from broker.kafka.checks import error_fields
+from broker.kafka.checks import error_and_message
 from broker.kafka.context import KafkaContext
 from broker.kafka.logins import CODES
 from broker.network.work import ADMIN
@@ -44,16 +43,11 @@ def _result(name: str, code: ErrorCode, message: str | None) -> dict[str, Any]:
     return {"user": name, "error_code": code, "error_message": message, "credential_infos": []}
 
 
-def _refused(_call: Call, error: RequestError) -> Mapping[str, Any]:
-    code, message = error_fields(error)
-    return {"error_code": code, "error_message": message, "results": []}
-
-
 API = Api(
     key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
     min_version=0,
     max_version=0,
     handle=handle,
-    on_error=_refused,
+    on_error=error_and_message,
     lane=ADMIN,
 )

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from broker.errors import RequestError
 from broker.kafka.api import Api, Call
 from broker.kafka.authorization import require
-from broker.kafka.checks import error_fields
+from broker.kafka.checks import error_and_message
 from broker.kafka.context import KafkaContext
 from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
@@ -18,16 +17,11 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     return {"error_code": ErrorCode.none, "error_message": None, "topics": []}
 
 
-def _refused(_call: Call, error: RequestError) -> Mapping[str, Any]:
-    code, message = error_fields(error)
-    return {"error_code": code, "error_message": message, "topics": []}
-
-
 API = Api(
     key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
     min_version=0,
     max_version=0,
     handle=handle,
-    on_error=_refused,
+    on_error=error_and_message,
     inline=True,
 )

@@ -1,11 +1,11 @@
 """ShareAcknowledge (KIP-932): acknowledgements without a fetch. Answered when they are durable."""
 
 from broker.errors import RequestError
-from broker.kafka import leaders
+from broker.kafka import leader_hints
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.handlers.share_fetch import check, has_many_acknowledgements
-from broker.kafka.leaders import TELLING
+from broker.kafka.leader_hints import TELLING
 from broker.kafka.share.fetch_call import Acknowledging
 from broker.kafka.share.share_sessions import CLOSE_EPOCH, OPEN_EPOCH, ShareSession
 from broker.network.service import Handover, Outbox
@@ -90,7 +90,7 @@ class _Call:
                 self._context.errors.add(API.label, acknowledged.error)
         lock_ms = self._settings.record_lock_duration_ms
         failed = [each.partition for each in partitions if each.error in TELLING]
-        hints = leaders.hints(self._context, request.connection.peer, failed) if failed else None
+        hints = leader_hints.hints(self._context, request.connection.peer, failed) if failed else None
         response = acknowledge_response(
             request.correlation_id, request.api_version, 0, None, lock_ms, partitions, hints or NONE
         )

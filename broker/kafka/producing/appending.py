@@ -20,12 +20,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from broker.errors import Refusal, StorageError
-from broker.kafka import leaders
+from broker.kafka import leader_hints
 from broker.kafka.ack_deadlines import AwaitedFlush, Undurable, Written
 from broker.kafka.api import KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
-from broker.kafka.leaders import TELLING
+from broker.kafka.leader_hints import TELLING
 from broker.kafka.transactions.transaction import Claim
 from broker.kafka.transactions.version_2 import FIRST_VERSION
 from broker.metrics.tracing import LogCall
@@ -209,7 +209,7 @@ def _hints(context: KafkaContext, request: KafkaRequest, results: Iterable[Parti
     if context.nodes is None or request.api_version < FIRST_WITH_LEADERS:
         return None
     failed = [(result.topic, result.partition) for result in results if result.error in TELLING]
-    return leaders.hints(context, request.connection.peer, failed) if failed else None
+    return leader_hints.hints(context, request.connection.peer, failed) if failed else None
 
 
 def _answer(

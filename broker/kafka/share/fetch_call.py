@@ -33,12 +33,12 @@ from functools import partial
 from typing import Final
 
 from broker.errors import Refusal, RequestError, StorageError
-from broker.kafka import leaders
+from broker.kafka import leader_hints
 from broker.kafka.api import KafkaRequest
 from broker.kafka.authorization import may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
-from broker.kafka.leaders import TELLING
+from broker.kafka.leader_hints import TELLING
 from broker.kafka.metering import Metered
 from broker.kafka.share.partition_entry import Link, PartitionEntry
 from broker.kafka.share.reading import Cold, Taken, Wanted, available_bytes, take
@@ -535,7 +535,7 @@ class FetchCall:
     def _parts(self, partitions: list[FetchedPartition], refusal: int = ErrorCode.none) -> list[Part]:
         lock_ms = self._settings.record_lock_duration_ms
         failed = [each.partition for each in partitions if not TELLING.isdisjoint((each.error, each.acknowledge_error))]
-        hints = leaders.hints(self._context, self._request.connection.peer, failed) if failed else None
+        hints = leader_hints.hints(self._context, self._request.connection.peer, failed) if failed else None
         return fetch_parts(self._request.correlation_id, refusal, None, lock_ms, partitions, hints or NONE)
 
     def _partitions(self) -> list[FetchedPartition]:

@@ -130,18 +130,15 @@ def test_missing_broker_is_one_clear_sentence() -> None:
 
 
 def test_patient_cluster_waits_for_a_starting_broker() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    later = Broker(listeners=(f"kafka://{address}",))
-    settings = {"bootstrap.servers": address, "socket.connection.setup.timeout.ms": 200, "retry.backoff.max.ms": 50}
-    patient = Cluster(ClientConfig.from_properties(settings), patient=True)
-    starting = threading.Timer(1, later.start)
-    starting.start()
-    with patient:
-        assert {} == patient.topics()
-    starting.join()
-    later.stop()
+    with Broker() as broker:
+        address = broker.bootstrap_servers
+        broker.stop()  # the port is kept for it
+        settings = {"bootstrap.servers": address, "socket.connection.setup.timeout.ms": 200, "retry.backoff.max.ms": 50}
+        starting = threading.Timer(1, broker.start)
+        starting.start()
+        with Cluster(ClientConfig.from_properties(settings), patient=True) as patient:
+            assert {} == patient.topics()
+        starting.join()
 
 
 def test_second_address_is_tried(running: Broker, topic: str) -> None:

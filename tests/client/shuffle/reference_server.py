@@ -418,11 +418,13 @@ class ReferenceServer:
 
     def __exit__(self, *_: object) -> None:
         async def stop() -> None:
-            self._server.close()
             # An accepted socket gets its connection, which closes it. Until `_accept` has begun, asyncio takes four turns of the
-            # loop, and whoever cancels it before leaves the transport open.
+            # loop, and whoever cancels it or closes the server before leaves the transport open. So no more are accepted first.
+            for listening in self._server.sockets:
+                self.loop.remove_reader(listening.fileno())
             for _ in range(10):
                 await asyncio.sleep(0)
+            self._server.close()
             # One that has ended may still have bytes to send to a client that does not read them.
             for connection in self._accepted:
                 connection.cut()

@@ -26,7 +26,8 @@ from tests.client.shuffle.reference_server import ReferenceServer
 from tests.process.broker_process import BrokerProcess
 
 # Even a busy machine answers in this time.
-ANSWER_S, RECONNECT_S = 1.0, 0.3
+ANSWER_S, RECONNECT_S = 3.0, 1.0
+_SILENT = rf"has not answered for {ANSWER_S:.0f} s"
 # Only a hang would take this long.
 FOR_EVER_S = 30
 
@@ -68,7 +69,7 @@ def writer_to(address: str, partition: ResultPartitionID, **options: object) -> 
 
 def test_opening_gives_up(process: BrokerProcess, partition: ResultPartitionID, ends: Ends) -> None:
     def use() -> None:
-        with pytest.raises(ConnectionFailedError, match=r"has not answered for 1 s"), writer_to(address, partition):
+        with pytest.raises(ConnectionFailedError, match=_SILENT), writer_to(address, partition):
             pass
 
     address = process.address
@@ -191,7 +192,7 @@ def test_gate_waits_for_the_configured_time(process: BrokerProcess, partition: R
 
         def use() -> None:
             assert patient.poll(0.1) is None
-            with pytest.raises(RemoteTransportError, match=r"has not answered for 1 s"):
+            with pytest.raises(RemoteTransportError, match=_SILENT):
                 gate.poll()
             assert patient.poll(0.1) is None
 
@@ -230,10 +231,10 @@ def test_unacknowledged_writer_asks_the_broker(
 def test_held_back_writer_asks_the_broker(server: ReferenceServer, partition: ResultPartitionID) -> None:
     """A writer that waits for credit for longer than a broker may be silent keeps its connection."""
     server.credit, server.give_credit = 1, False
-    with ShuffleWriter(server.address, partition, 1, "blocking", answer_timeout=0.1, reconnect_timeout=0.0) as writer:
+    with writer_to(server.address, partition, reconnect_timeout=0.0) as writer:
         writer.push(0, b"0")
         with pytest.raises(ShuffleTimeoutError):
-            writer.push(0, b"1", timeout=0.5)
+            writer.push(0, b"1", timeout=2 * ANSWER_S)
         assert 1 == server.opens
         writer.fail("enough")
 
@@ -271,7 +272,7 @@ def test_suspension_of_this_process_does_not_count() -> None:
 def test_live_broker_may_have_nothing_to_send(partition: ResultPartitionID) -> None:
     """It waits for a partition for longer than a silent broker counts as alive."""
     with (
-        Broker(shuffle_partition_request_timeout_ms=3000) as broker,
+        Broker(shuffle_partition_request_timeout_ms=int(2000 * ANSWER_S)) as broker,
         pytest.raises(PartitionNotFoundError),
     ):
         list(BlockReader([(broker.shuffle_address, partition, 0)], answer_timeout=ANSWER_S, patience=0.0))

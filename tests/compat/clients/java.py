@@ -39,7 +39,7 @@ def command(jars: Path, program: str, *arguments: str) -> list[str]:
     return ["java", *QUICK, "-cp", f"{jars}/*", str(_PROGRAMS / f"{program}.java"), *arguments]
 
 
-def run(jars: Path, program: str, *arguments: str, timeout_s: float = 180) -> list[str]:
+def run(jars: Path, program: str, *arguments: str, timeout_s: float = 280) -> list[str]:
     """The words that the program prints, which are the scenarios that it has passed. AssertionError if it fails."""
     result = subprocess.run(
         command(jars, program, *arguments), capture_output=True, encoding="utf-8", check=False, timeout=timeout_s

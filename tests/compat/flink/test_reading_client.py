@@ -20,14 +20,15 @@ from tests.compat.flink.jars import RELEASES, missing
 from tests.shuffle.harness import new_id
 from tests.waiting import wait_for
 
-# As Flink's defaults, but impatient.
-SETTINGS = {
+# As Flink's defaults, but it asks again soon.
+SETTINGS: dict[str, object] = {
     "memory.buffers-per-channel": 2,
     "memory.floating-buffers-per-gate": 8,
     "request-backoff.initial": 50,
-    "request-backoff.max": 100,
     "partition-request-timeout": "50 ms",
 }
+# It gives up after the second time, and not after half a minute.
+IMPATIENT = {**SETTINGS, "request-backoff.max": 100}
 SHAPES = ("pipelined", "blocking")
 END = ["EndOfData", "EndOfPartitionEvent"]
 # A buffer with one record.
@@ -87,20 +88,29 @@ class Written:
         self.expected = [contents(index, count, largest) for index in range(subpartitions)]
         self.sums = {index: Sum.of(each) for index, each in enumerate(self.expected)}
         self.error: BaseException | None = None
+        self._is_there = threading.Event()
 
         def write() -> None:
             try:
                 writer = ShuffleWriter(broker.shuffle_address, self.id, subpartitions, kind, generation=release)
                 on_open(writer)
                 with writer, writer.records(compression=compression, flush_interval_ms=flush_interval_ms) as out:
+                    if kind == "pipelined":
+                        self._is_there.set()
                     for number in range(count):
                         for index, each in enumerate(self.expected):
                             out.write_to(index, record(index, each[number]))
             except BaseException as error:
                 self.error = error
+            finally:
+                self._is_there.set()
 
         self._thread = threading.Thread(target=write)
         self._thread.start()
+
+    def wait(self) -> None:
+        """Until it can be read."""
+        self._is_there.wait()
 
     def done(self) -> None:
         self._thread.join()
@@ -111,6 +121,8 @@ class Written:
 def reading(
     flink: FlinkReader, broker: Broker, *written: Written, first: int = 0, last: int | None = None
 ) -> Iterator[Gate]:
+    for each in written:
+        each.wait()
     gate = flink.gate(
         broker.shuffle_address, *(each.id for each in written), first=first, last=last, kind=KINDS[written[0].kind]
     )
@@ -191,7 +203,10 @@ def test_compressed_partition_larger_than_memory(flink: FlinkReader, broker: Bro
         assert ({1: each.sums[1]}, END, True, []) == (channel.streams, channel.events, finished, error)
 
 
-def test_blocking_partition_is_read_again_but_not_pipelined(flink: FlinkReader, broker: Broker) -> None:
+def test_blocking_partition_is_read_again_but_not_pipelined(
+    jvm: FlinkReader, flink: FlinkReader, broker: Broker
+) -> None:
+    jvm.configure(IMPATIENT)
     blocking = Written(broker, flink.release, "blocking", 100, 1000)
     pipelined = Written(broker, flink.release, "pipelined", 100, 1000)
     for _ in range(3):
@@ -264,7 +279,8 @@ def test_flink_s_upstream_events_reach_the_writer(flink: FlinkReader, broker: Br
 # -- what goes wrong ----------------------------------------------------------------------------------------------------
 
 
-def test_missing_partition_fails_only_its_gate(flink: FlinkReader, broker: Broker) -> None:
+def test_missing_partition_fails_only_its_gate(jvm: FlinkReader, flink: FlinkReader, broker: Broker) -> None:
+    jvm.configure(IMPATIENT)
     written = Written(broker, flink.release, "pipelined", 3000, 3000)
     missing = flink.gate(broker.shuffle_address, unknown := new_id(), kind=KINDS["pipelined"])
     with reading(flink, broker, written) as gate:

@@ -58,7 +58,7 @@ public class ConsumerGroups {
         settings.put("metadata.max.age.ms", 300);
         if (protocol.equals("classic")) {
             settings.put("heartbeat.interval.ms", 100);
-            settings.put("session.timeout.ms", 3000);
+            settings.put("session.timeout.ms", 60_000);
             settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.CooperativeStickyAssignor");
         }
         for (int i = 0; i < more.length; i += 2) settings.put((String) more[i], more[i + 1]);
@@ -68,7 +68,7 @@ public class ConsumerGroups {
     // Until every partition of the topics has one owner and the consumers have equally many. While members still give
     // partitions up, one after the other, each partition can have an owner already and the counts still differ: 3, 2, 1.
     static void settle(List<? extends Consumer<String, String>> members, int partitions) {
-        for (int tries = 0; tries < 600; tries++) {
+        for (int tries = 0; tries < 3000; tries++) {
             for (var member : members) member.poll(Duration.ofMillis(20));
             var owned = members.stream().flatMap(member -> member.assignment().stream()).toList();
             if (owned.size() == partitions && new HashSet<>(owned).size() == partitions
@@ -127,7 +127,7 @@ public class ConsumerGroups {
         var bad = consumer(topic + "-bad", "consumer");
         bad.subscribe(new SubscriptionPattern("a("));
         try {
-            for (int tries = 0; tries < 100; tries++) bad.poll(Duration.ofMillis(100));
+            for (int tries = 0; tries < 600; tries++) bad.poll(Duration.ofMillis(100));
             throw new AssertionError("the expression was taken");
         } catch (InvalidRegularExpression expected) {
         } finally {

@@ -62,7 +62,7 @@ public class KafkaClients {
         settings.put("group.id", group);
         settings.put("auto.offset.reset", "earliest");
         settings.put("heartbeat.interval.ms", 100);
-        settings.put("session.timeout.ms", 2000);
+        settings.put("session.timeout.ms", 60_000);
         settings.put("enable.auto.commit", false);
         return new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
     }
@@ -83,7 +83,7 @@ public class KafkaClients {
     static List<ConsumerRecord<String, String>> read(Consumer<String, String> consumer, int count) {
         var found = new ArrayList<ConsumerRecord<String, String>>();
         for (int tries = 0; found.size() < count; tries++) {
-            if (tries == 100) throw new AssertionError(found.size() + " of " + count + " records came");
+            if (tries == 300) throw new AssertionError(found.size() + " of " + count + " records came");
             consumer.poll(Duration.ofMillis(200)).forEach(found::add);
         }
         return found;
@@ -164,7 +164,7 @@ public class KafkaClients {
 
     static void settle(int partitions, List<KafkaConsumer<String, String>> members) {
         for (int tries = 0; ; tries++) {
-            if (tries == 200) throw new AssertionError("the group does not settle");
+            if (tries == 1200) throw new AssertionError("the group does not settle");
             for (var member : members) member.poll(Duration.ofMillis(50));
             int owned = members.stream().mapToInt(member -> member.assignment().size()).sum();
             if (owned == partitions && members.stream().noneMatch(member -> member.assignment().isEmpty())) return;

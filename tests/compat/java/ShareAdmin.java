@@ -83,7 +83,7 @@ public class ShareAdmin {
     static void poll(KafkaShareConsumer<String, String> consumer, int records) {
         int found = 0;
         for (int tries = 0; found < records; tries++) {
-            if (tries == 300) throw new AssertionError(found + " records came");
+            if (tries == 600) throw new AssertionError(found + " records came");
             found += consumer.poll(Duration.ofMillis(100)).count();
         }
         consumer.commitSync();
@@ -116,7 +116,7 @@ public class ShareAdmin {
         try (var first = consumer(name); var second = consumer(name)) {
             poll(first, 2);
             ShareGroupDescription group = null;
-            for (int tries = 0; tries < 300; tries++) {
+            for (int tries = 0; tries < 600; tries++) {
                 second.poll(Duration.ofMillis(100));
                 group = admin.describeShareGroups(List.of(name)).describedGroups().get(name).get();
                 if (group.members().size() == 2) break;

@@ -90,7 +90,7 @@ public class ShareConsumers {
     static List<ConsumerRecord<String, String>> poll(KafkaShareConsumer<String, String> consumer, int least) {
         var found = new ArrayList<ConsumerRecord<String, String>>();
         for (int tries = 0; found.size() < least; tries++) {
-            if (tries == 100) throw new AssertionError(found.size() + " of " + least + " records came");
+            if (tries == 300) throw new AssertionError(found.size() + " of " + least + " records came");
             consumer.poll(Duration.ofMillis(200)).forEach(found::add);
         }
         return found;

@@ -82,7 +82,7 @@ public class Transactions {
 
     static KafkaConsumer<String, String> consumer(String group, String isolation) {
         var settings = settings("group.id", group, "auto.offset.reset", "earliest", "enable.auto.commit", false,
-            "heartbeat.interval.ms", 100, "session.timeout.ms", 6000, "isolation.level", isolation, "max.poll.records", 100);
+            "heartbeat.interval.ms", 100, "session.timeout.ms", 60_000, "isolation.level", isolation, "max.poll.records", 100);
         return new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
     }
 
@@ -95,7 +95,7 @@ public class Transactions {
             consumer.assign(partitions);
             consumer.seekToBeginning(partitions);
             var found = new ArrayList<String>();
-            for (int tries = 0; tries < 200; tries++) {
+            for (int tries = 0; tries < 600; tries++) {
                 if (partitions.stream().allMatch(one -> consumer.position(one) >= ends.get(one))) return found;
                 consumer.poll(Duration.ofMillis(100)).forEach(record -> found.add(record.value()));
             }
@@ -155,7 +155,7 @@ public class Transactions {
         try (var consumer = consumer(name, "read_committed"); var producer = producer(name)) {
             consumer.subscribe(List.of(source));
             producer.initTransactions();
-            for (int tries = 0; done < 1000 && tries < 300; tries++) {
+            for (int tries = 0; done < 1000 && tries < 600; tries++) {
                 var records = consumer.poll(Duration.ofMillis(100));
                 if (records.isEmpty()) continue;
                 producer.beginTransaction();
@@ -229,12 +229,12 @@ public class Transactions {
     // Its transaction is aborted under it.
     static void tooSlow(String name) throws Exception {
         create(name, 1);
-        try (var producer = producer(name, "transaction.timeout.ms", 500)) {
+        try (var producer = producer(name, "transaction.timeout.ms", 2000)) {
             producer.initTransactions();
             producer.beginTransaction();
             producer.send(new ProducerRecord<>(name, "late")).get();
             for (int tries = 0; state(name) != TransactionState.COMPLETE_ABORT; tries++) {
-                if (tries == 100) throw new AssertionError("it is " + state(name));
+                if (tries == 600) throw new AssertionError("it is " + state(name));
                 Thread.sleep(100);
             }
             fails(producer::commitTransaction, ProducerFencedException.class, InvalidProducerEpochException.class);

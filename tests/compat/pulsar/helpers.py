@@ -4,7 +4,7 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pulsar
@@ -83,6 +83,19 @@ def drain(consumer: Any, silence_ms: int = SILENCE_MS, *, acknowledge: bool = Tr
         messages.append(message)
         if acknowledge:
             consumer.acknowledge(message)
+
+
+def share_out(consumers: Sequence[Any], count: int) -> list[list[Any]]:
+    """What each of them gets of the next ``count`` messages, which are acknowledged."""
+    received: list[list[Any]] = [[] for _ in consumers]
+
+    def all_have_come() -> bool:
+        for consumer, of in zip(consumers, received, strict=True):
+            of += drain(consumer, 50)
+        return sum(map(len, received)) >= count
+
+    wait_for(all_have_come, f"not all of {count} came")
+    return received
 
 
 def subscribe_when_free(client: pulsar.Client, topic: str, subscription: str) -> Any:

@@ -8,7 +8,7 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, RegexSubscriptionMode
 
-from tests.compat.pulsar.helpers import Admin, drain, is_silent, numbered, receive, send, send_batch, texts
+from tests.compat.pulsar.helpers import Admin, is_silent, numbered, receive, send, send_batch, share_out, texts
 from tests.compat.served import NODES
 from tests.waiting import wait_for
 
@@ -22,6 +22,16 @@ def topic(name: str) -> str:
 
 def path(topic: str) -> str:
     return "/admin/v2/" + topic.replace("://", "/")
+
+
+def wait_for_permits(rest: Admin, topic: str, count: int) -> None:
+    """Until so many consumers may be sent messages: what another connection has sent before is dropped."""
+
+    def permitted() -> int:
+        _, stats = rest.call("GET", f"{path(topic)}/stats")
+        return sum(each["availablePermits"] > 0 for of in stats["subscriptions"].values() for each in of["consumers"])
+
+    wait_for(lambda: permitted() == count)
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover])
@@ -56,22 +66,24 @@ def test_later_consumer_gets_no_earlier_messages(client: pulsar.Client, topic: s
     assert numbered(2, 3) == texts(receive(consumer, 2)) == texts(receive(reader, 2))
 
 
-def test_each_subscription_gets_all_and_consumers_divide(connect: Connect, topic: str) -> None:
+def test_each_subscription_gets_all_and_consumers_divide(connect: Connect, rest: Admin, topic: str) -> None:
     sharing = [connect().subscribe(topic, "shared", ConsumerType.Shared) for _ in range(2)]
     alone = connect().subscribe(topic, "alone")
+    wait_for_permits(rest, topic, 3)
     send(connect().create_producer(topic), 100)
     assert numbered(100) == texts(receive(alone, 100))
-    received = [texts(drain(consumer)) for consumer in sharing]
+    received = list(map(texts, share_out(sharing, 100)))
     assert sorted(numbered(100)) == sorted(received[0] + received[1])
     assert 50 == len(received[0])
 
 
-def test_a_key_stays_with_its_consumer(connect: Connect, topic: str) -> None:
+def test_a_key_stays_with_its_consumer(connect: Connect, rest: Admin, topic: str) -> None:
     consumers = [connect().subscribe(topic, "sub", ConsumerType.KeyShared) for _ in range(3)]
+    wait_for_permits(rest, topic, 3)
     producer = connect().create_producer(topic)
     for number in range(300):
         producer.send(str(number).encode(), partition_key=f"key {number % 30}")
-    received = [drain(consumer) for consumer in consumers]
+    received = share_out(consumers, 300)
     keys = [{message.partition_key() for message in of} for of in received]
     assert 300 == sum(map(len, received))
     assert 30 == len(set.union(*keys)) == sum(map(len, keys))
@@ -79,6 +91,7 @@ def test_a_key_stays_with_its_consumer(connect: Connect, topic: str) -> None:
 
 def test_messages_without_permits_are_dropped_and_counted(connect: Connect, rest: Admin, topic: str) -> None:
     consumer = connect().subscribe(topic, "sub", receiver_queue_size=5)
+    wait_for_permits(rest, topic, 1)
     send(connect().create_producer(topic), 100)
     assert numbered(5) == texts(receive(consumer, 5))
     status, stats = rest.call("GET", f"{path(topic)}/stats")
@@ -88,15 +101,16 @@ def test_messages_without_permits_are_dropped_and_counted(connect: Connect, rest
     assert (5, 95) == (of["msgOutCounter"], of["msgDropCounter"])
 
 
-def test_a_failover_goes_to_the_next(connect: Connect, topic: str) -> None:
+def test_a_failover_goes_to_the_next(connect: Connect, rest: Admin, topic: str) -> None:
     clients = [connect(), connect()]
     consumers = [
         client.subscribe(topic, "sub", ConsumerType.Failover, consumer_name=n)
         for client, n in zip(clients, "ab", strict=True)
     ]
+    wait_for_permits(rest, topic, 2)
     producer = connect().create_producer(topic)
     send(producer, 10)
-    received = [drain(consumer) for consumer in consumers]
+    received = share_out(consumers, 10)
     served = 0 if received[0] else 1
     assert 10 == len(received[served])
     assert not received[1 - served]

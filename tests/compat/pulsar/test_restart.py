@@ -10,15 +10,26 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition, MessageId
 
+from broker.metadata.state_store import INTERVAL_S
 from tests.compat.pulsar.conftest import quiet_logger
-from tests.compat.pulsar.helpers import acknowledge, is_silent, numbered, receive, send, send_batch, texts
+from tests.compat.pulsar.helpers import (
+    Admin,
+    acknowledge,
+    is_silent,
+    numbered,
+    receive,
+    send,
+    send_batch,
+    texts,
+    wait_for_backlog,
+)
 from tests.process.broker_process import BrokerProcess
 from tests.waiting import wait_for
 
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path, listener="pulsar://127.0.0.1:0") as broker:
+    with BrokerProcess(tmp_path, listener="pulsar://127.0.0.1:0", more_listeners=["http://127.0.0.1:0"]) as broker:
         yield broker
         assert broker.stop() == 0
         assert [] == broker.errors
@@ -39,9 +50,9 @@ def test_clients_go_on_after_a_restart(own_broker: BrokerProcess, own_client: pu
     send(producer, 10)
     acknowledge(consumer, receive(consumer, 10)[:5])
     receive(reader, 10)
-    time.sleep(
-        1.5 if how == "kill" else 0.3
-    )  # the client sends them after 0.1 s; without receipts they are durable 1 s later
+    wait_for_backlog(Admin(f"http://{own_broker.addresses['http']}"), "t", "sub", 5)
+    if how == "kill":
+        time.sleep(3 * INTERVAL_S)  # without receipts, they are durable after one
     getattr(own_broker, how)()
     own_broker.start()
     send(producer, 5, start=10)
@@ -107,24 +118,19 @@ def test_receipts_are_kept_when_broker_is_killed(own_broker: BrokerProcess, own_
     assert firsts == sorted(firsts), "in order, except for what was sent again"
 
 
-def test_dropped_duplicates_are_dropped_after_a_crash_too(tmp_path: Path) -> None:
-    from tests.compat.pulsar.helpers import Admin
-
-    with BrokerProcess(tmp_path, listener="pulsar://127.0.0.1:0", more_listeners=["http://127.0.0.1:0"]) as broker:
-        rest = Admin(f"http://{broker.addresses['http']}")
-        rest.post("/admin/v2/namespaces/public/default/deduplication", True)
-        client = pulsar.Client(f"pulsar://{broker.address}", logger=quiet_logger())
-        producer = client.create_producer("t", producer_name="mine")
-        for sequence in range(10):
-            producer.send(b"%d" % sequence, sequence_id=sequence)
-        producer.close()
-        broker.kill()
-        broker.start()
-        producer = client.create_producer("t", producer_name="mine")
-        assert producer.last_sequence_id() == 9
-        for sequence in range(5, 15):
-            producer.send(b"%d" % sequence, sequence_id=sequence)
-        reader = client.create_reader("t", MessageId.earliest)
-        assert [str(number) for number in range(15)] == texts(receive(reader, 15))
-        assert is_silent(reader)
-        client.close()
+def test_dropped_duplicates_are_dropped_after_a_crash_too(own_broker: BrokerProcess, own_client: pulsar.Client) -> None:
+    rest = Admin(f"http://{own_broker.addresses['http']}")
+    rest.post("/admin/v2/namespaces/public/default/deduplication", True)
+    producer = own_client.create_producer("t", producer_name="mine")
+    for sequence in range(10):
+        producer.send(b"%d" % sequence, sequence_id=sequence)
+    producer.close()
+    own_broker.kill()
+    own_broker.start()
+    producer = own_client.create_producer("t", producer_name="mine")
+    assert producer.last_sequence_id() == 9
+    for sequence in range(5, 15):
+        producer.send(b"%d" % sequence, sequence_id=sequence)
+    reader = own_client.create_reader("t", MessageId.earliest)
+    assert [str(number) for number in range(15)] == texts(receive(reader, 15))
+    assert is_silent(reader)

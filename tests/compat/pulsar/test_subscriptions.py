@@ -10,7 +10,17 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition, KeySharedMode
 
-from tests.compat.pulsar.helpers import acknowledge, drain, is_silent, numbered, receive, send, send_batch, texts
+from tests.compat.pulsar.helpers import (
+    acknowledge,
+    drain,
+    is_silent,
+    numbered,
+    receive,
+    send,
+    send_batch,
+    share_out,
+    texts,
+)
 from tests.waiting import wait_for
 
 Connect = Callable[..., pulsar.Client]
@@ -44,14 +54,7 @@ def test_another_type_is_refused_while_consumers_exist(connect: Connect, name: s
 def test_shared_consumers_divide_the_messages(connect: Connect, name: str) -> None:
     consumers = [connect().subscribe(name, "sub", ConsumerType.Shared, receiver_queue_size=10) for _ in range(3)]
     send(connect().create_producer(name), 300)
-    received: list[list[str]] = [[] for _ in consumers]
-
-    def all_have_come() -> bool:
-        for consumer, of in zip(consumers, received, strict=True):
-            of += texts(drain(consumer, 50))
-        return sum(map(len, received)) >= 300
-
-    wait_for(all_have_come)
+    received = list(map(texts, share_out(consumers, 300)))
     assert sorted(numbered(300)) == sorted(itertools.chain(*received))
     assert all(received), "somebody got nothing"
     assert all(is_silent(consumer) for consumer in consumers)
@@ -61,10 +64,9 @@ def test_shared_consumer_without_permits_holds_up_nobody(connect: Connect, name:
     slow = connect().subscribe(name, "sub", ConsumerType.Shared, receiver_queue_size=1)
     quick = connect().subscribe(name, "sub", ConsumerType.Shared)
     send(connect().create_producer(name), 100)
-    received = texts(drain(quick))
-    assert len(received) >= 99
-    received += texts(drain(slow))
-    assert sorted(numbered(100)) == sorted(received)
+    [received] = share_out([quick], 99)
+    received += share_out([quick, slow], 100 - len(received))[1]
+    assert sorted(numbered(100)) == sorted(texts(received))
 
 
 def test_leaving_shared_consumer_s_messages_go_to_others(connect: Connect, name: str) -> None:
@@ -89,14 +91,7 @@ def test_failover_serves_one_and_then_the_other(connect: Connect, name: str) -> 
     }
     producer = connect().create_producer(name)
     send(producer, 10)
-    messages: dict[str, list[Any]] = {consumer: [] for consumer in consumers}
-
-    def first_have_come() -> bool:
-        for consumer in consumers:
-            messages[consumer] += drain(consumers[consumer], 100)
-        return sum(map(len, messages.values())) >= 10
-
-    wait_for(first_have_come)
+    messages = dict(zip(consumers, share_out([*consumers.values()], 10), strict=True))
     active = max(messages, key=lambda consumer: len(messages[consumer]))
     assert numbered(10) == texts(messages[active])
     send(producer, 5, start=10)
@@ -116,14 +111,7 @@ def test_partitions_of_a_failover_subscription_are_divided(connect: Connect, res
     client = connect()
     for partition in range(4):
         send(client.create_producer(f"{topic}-partition-{partition}"), 10)
-    received: list[Any] = [[], []]
-
-    def all_have_come() -> bool:
-        for consumer, of in zip(consumers, received, strict=True):
-            of += drain(consumer, 100)
-        return sum(map(len, received)) >= 40
-
-    wait_for(all_have_come)
+    received = share_out(consumers, 40)
     partitions = [{message.message_id().partition() for message in of} for of in received]
     assert partitions[0] | partitions[1] == {0, 1, 2, 3}
     assert [2, 2] == [len(of) for of in partitions]
@@ -144,19 +132,12 @@ def test_a_key_goes_to_one_consumer_in_order(connect: Connect, name: str, batchi
     producer.flush()
     owners: dict[str, set[int]] = defaultdict(set)
     numbers: dict[str, list[int]] = defaultdict(list)
-    total = 0
-
-    def all_have_come() -> bool:
-        nonlocal total
-        for which, consumer in enumerate(consumers):
-            for message in drain(consumer, 100):
-                total += 1
-                owners[message.partition_key()].add(which)
-                numbers[message.partition_key()].append(int(message.data()))
-        return total >= 1000
-
-    wait_for(all_have_come)
-    assert total == 1000
+    received = share_out(consumers, 1000)
+    for which, of in enumerate(received):
+        for message in of:
+            owners[message.partition_key()].add(which)
+            numbers[message.partition_key()].append(int(message.data()))
+    assert sum(map(len, received)) == 1000
     assert all(len(of) == 1 for of in owners.values())
     assert all(of == sorted(of) for of in numbers.values())
     assert {0, 1, 2} == set().union(*owners.values())
@@ -167,8 +148,7 @@ def test_an_ordering_key_comes_before_the_partition_key(connect: Connect, name: 
     producer = connect().create_producer(name)
     for number in range(60):
         producer.send(b"value", partition_key=f"key {number}", ordering_key="the same")
-    counts = [len(drain(consumer)) for consumer in consumers]
-    assert sorted(counts) == [0, 60]
+    assert sorted(map(len, share_out(consumers, 60))) == [0, 60]
 
 
 def test_key_stays_with_consumer_of_unacknowledged_messages(connect: Connect, name: str) -> None:
@@ -209,7 +189,7 @@ def test_sticky_ranges_of_hashes(connect: Connect, name: str) -> None:
     producer = connect().create_producer(name)
     for number in range(100):
         producer.send(b"%d" % number, partition_key=f"key {number}")
-    received = [[int(message.data()) for message in drain(consumer)] for consumer in (low, high)]
+    received = [[int(message.data()) for message in of] for of in share_out([low, high], 100)]
     assert list(range(100)) == sorted(received[0] + received[1])
     assert all(received)
 
@@ -219,10 +199,11 @@ def test_keys_without_an_owner_wait_for_one(connect: Connect, name: str) -> None
     producer = connect().create_producer(name)
     for number in range(50):
         producer.send(b"%d" % number, partition_key=f"key {number}")
-    received = {int(message.data()) for message in drain(low)}
-    assert 0 < len(received) < 50
+    [received] = share_out([low], 1)
     high = connect().subscribe(name, "sub", ConsumerType.KeyShared, key_shared_policy=sticky((30001, 65535)))
-    assert set(range(50)) - received == {int(message.data()) for message in drain(high)}
+    late, waited = share_out([low, high], 50 - len(received))
+    assert 0 < len(waited) < 50
+    assert set(range(50)) == {int(message.data()) for message in received + late + waited}
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared], ids=str)
@@ -274,5 +255,9 @@ def test_consumers_that_come_and_go_lose_nothing(connect: Connect, name: str) ->
             consumer.close()
         client.close()
     last = connect().subscribe(name, "sub", ConsumerType.Shared)
-    received += texts(drain(last, 1_000))
-    assert set(numbered(500)) == set(received)
+
+    def all_have_come() -> bool:
+        received.extend(texts(drain(last, 50)))
+        return set(numbered(500)) == set(received)
+
+    wait_for(all_have_come)

@@ -85,7 +85,7 @@ def test_backlog_over_quota_keeps_producers_out_until_consumed(running: Running)
     running.context.upkeep.run_now("enforce_backlog_quota")
     assert 0 == len(topic.producers)
     for _ in range(5):
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(60_000))
     wait_for(lambda: running.subscription("full", "s").cursor.acknowledged_before == 5)
     running.client.create_producer("full").close()
     assert connected is not None
@@ -184,7 +184,7 @@ def test_topics_whose_subscriptions_have_caught_up_are_deleted(running: Running)
     context.policies.set_namespace(NAMESPACE, inactivity=Inactivity(True, 60, DeleteWhen.CAUGHT_UP))
     for consumer, count in zip(consumers, (2, 1, 2), strict=True):
         for _ in range(count):
-            consumer.acknowledge(consumer.receive(10_000))
+            consumer.acknowledge(consumer.receive(60_000))
     wait_for(lambda: running.subscription("done", "s").cursor.acknowledged_before == 2)
     wait_for(lambda: running.subscription("unloaded", "s").cursor.acknowledged_before == 2)
     look_for_inactive_topics(running)
@@ -222,11 +222,11 @@ def test_topic_dispatch_rate_holds_until_removed(running: Running) -> None:
     running.send("rate", 6)
     subscription = running.subscription("rate", "s")
     wait_for(lambda: subscription.cursor.read_offset == 2)
-    assert [b"0", b"1"] == [consumer.receive(10_000).data()[:1] for _ in range(2)]
+    assert [b"0", b"1"] == [consumer.receive(60_000).data()[:1] for _ in range(2)]
     with pytest.raises(pulsar.Timeout):
         consumer.receive(200)
     running.context.policies.set_namespace(NAMESPACE, dispatch_rate=None)
-    assert b"2" == consumer.receive(10_000).data()[:1]
+    assert b"2" == consumer.receive(60_000).data()[:1]
 
 
 def test_broker_dispatch_rate_is_shared_by_all_topics(tmp_path: Path) -> None:
@@ -235,10 +235,10 @@ def test_broker_dispatch_rate_is_shared_by_all_topics(tmp_path: Path) -> None:
         running = Running(broker, client)
         first, second = (client.subscribe(topic, "s") for topic in ("a", "b"))
         running.send("a", 1, 100)
-        assert b"0" == first.receive(10_000).data()[:1]
+        assert b"0" == first.receive(60_000).data()[:1]
         # This debt lasts for more than a minute. A read that has waited since before still gets its entry.
         running.send("b", 2)
-        assert b"0" == second.receive(10_000).data()[:1]
+        assert b"0" == second.receive(60_000).data()[:1]
         with pytest.raises(pulsar.Timeout):
             second.receive(300)
         client.close()
@@ -253,7 +253,7 @@ def test_unacknowledged_messages_are_exempt_from_retention(running: Running) -> 
     list(running.context.logs.housekeeper.apply_retention())
     assert 0 == topic.log.log_start_offset
     for _ in range(4):
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(60_000))
     wait_for(lambda: running.subscription("kept", "s").cursor.acknowledged_before == 4)
     list(running.context.logs.housekeeper.apply_retention())
     assert 4 == topic.log.log_start_offset

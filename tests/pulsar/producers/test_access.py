@@ -180,7 +180,7 @@ def test_the_real_client_encrypts_where_it_has_to(broker: Broker, tmp_path: Path
     reader: Any = pulsar.CryptoKeyReader(str(public), str(private))
     consumer = client.subscribe("t", "s", crypto_key_reader=reader)
     client.create_producer("t", encryption_key="key", crypto_key_reader=reader).send(b"secret")
-    assert b"secret" == consumer.receive(10_000).data()
+    assert b"secret" == consumer.receive(60_000).data()
     client.close()
 
 

@@ -47,7 +47,7 @@ def test_schema_incompatible_with_topic_is_refused(client: Any) -> None:
             client.create_producer("schemas", schema=schema)
     consumer = client.subscribe("schemas", "s", schema=JsonSchema(Example))
     producer.send(Example(a=4, b=5))
-    message = consumer.receive(10_000)
+    message = consumer.receive(60_000)
     assert (4, 5) == (message.value().a, message.value().b)
 
 
@@ -58,7 +58,7 @@ def test_messages_carry_their_schema_version(client: Any) -> None:
         producer.send(value)
         producer.close()
     for version in (0, 1):
-        message = consumer.receive(10_000)
+        message = consumer.receive(60_000)
         assert version.to_bytes(8, "big") == message._message.schema_version().encode("latin-1")
 
 

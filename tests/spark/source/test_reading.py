@@ -80,7 +80,7 @@ def test_broker_may_restart_within_a_read(restarting: Broker) -> None:
 def test_absent_broker_is_named(restarting: Broker) -> None:
     topics = Topics(restarting.bootstrap_servers)
     name = fill(topics)
-    running = reading.read(slice_of(restarting.bootstrap_servers, name, 0, RECORDS, **{"default.api.timeout.ms": 500}))
+    running = reading.read(slice_of(restarting.bootstrap_servers, name, 0, RECORDS, **{"default.api.timeout.ms": 3000}))
     next(running)
     address = restarting.bootstrap_servers
     restarting.stop()

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.errors import StorageError
 from broker.metadata.shared_wire import encode
 from broker.runtime.channel import connect
+from broker.storage.backup import together
 from broker.storage.backup.staging import Staging, cut
 from broker.storage.backup.together import Pinning, part_path, take_part
 from tests.metadata.test_shared_database import Cluster, message
@@ -102,7 +104,14 @@ def test_compaction_may_begin_again_after_a_failure(world: World) -> None:
     assert [0, 0] == [storage.manager.housekeeper._cleanings_held for storage in world.nodes.values()]
 
 
-def test_logs_are_free_again_if_the_others_do_not_come(world: World) -> None:
+def test_logs_are_free_again_if_the_others_do_not_come(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts: list[object] = []
+
+    def cut_and_tell(*arguments: Any) -> object:
+        cuts.append(cut(*arguments))
+        return cuts[-1]
+
+    monkeypatch.setattr(together, "cut", cut_and_tell)
     slow, lock = world.watchers.pop(2), world.nodes[1].log("topic-1").lock
     with world.pinning() as pinning, ThreadPoolExecutor(1) as threads:
         asking = threads.submit(pinning.moment)
@@ -111,8 +120,9 @@ def test_logs_are_free_again_if_the_others_do_not_come(world: World) -> None:
         channel = world.cluster.channel()
         channel.send(encode(["pin", backup_id, 2]))
         assert ["take"] == message(channel)
-        wait_for(lock.locked)
-        wait_for(lambda: not lock.locked())
+        wait_for(lambda: cuts == [None])
+        assert not lock.locked()
+        monkeypatch.setattr(together, "_TOGETHER_S", 60.0)  # now the others come, however slowly
         append(world.nodes[1].log("topic-1"), b"3")
         for _ in range(2):  # the first node did not hold it, so both are asked again
             channel.send(encode(["taken"]))

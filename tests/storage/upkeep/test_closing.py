@@ -93,9 +93,13 @@ def test_hanging_disk_delays_close_until_deadline_keeping_lock(storage: Storage)
             answers.wait(60)
 
     storage.disk.before = hang
+
+    class UntilItHangs(SystemClock):
+        monotonic = staticmethod(lambda: SystemClock.monotonic() + 3600 * hangs.is_set())  # and then the time is over
+
     manager = storage.manager
-    manager.clock = SystemClock()
-    assert not manager.close(manager.clock.monotonic() + 0.1, SystemThreads())
+    manager.clock = UntilItHangs()
+    assert not manager.close(manager.clock.monotonic() + 60, SystemThreads())
     storage.catalogue.close()
     assert hangs.is_set()
     assert not mark(storage)

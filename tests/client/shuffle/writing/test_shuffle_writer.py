@@ -26,6 +26,7 @@ from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import WriterErrorCode, encode_writer_error
 from tests.client.conftest import InThread
 from tests.client.shuffle.reference_server import ReferenceServer
+from tests.waiting import wait_for
 
 
 def stored(server: ReferenceServer, partition: ResultPartitionID, subpartition: int = 0) -> list[bytes]:
@@ -220,8 +221,14 @@ def test_full_broker_does_not_count_as_lost(server: ReferenceServer, partition: 
         server.call(server.partitions[partition].subpartitions[0].clear)
         server.credit = 0
         server.cut_connections()
-        while server.opens < 2 or writer._link.state is not LinkState.OPEN:
+        while server.opens < 2:
             time.sleep(0.001)
+
+        def is_open() -> bool:
+            with writer._shared.changed:  # the answer is dealt with as a whole
+                return writer._link.state is LinkState.OPEN
+
+        wait_for(is_open)
         assert writer._link.reconnecting.lost_at is None
         server.credit, server.acknowledge = 16, True
         server.cut_connections()

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from broker.cluster.nodes import directory_of, owner_of
 from broker.runtime.disk import SystemDisk
-from broker.server.node_directories import arrange
-from broker.server.node_service_files import COMPACTED, SHUFFLE
+from broker.server.node_directories import COMPACTED, SHUFFLE, arrange
 from broker.storage import partition_dir
 
 DISK = SystemDisk()
