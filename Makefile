@@ -19,10 +19,10 @@ endif
 
 # Images of containers often set it. Then each Python compiles what it imports anew: the tests start thousands (brokers, commands,
 # Spark's workers), each of which takes twice the CPU, and pytest rewrites all tests in each worker. Empty is as if it were not set.
-test test-fast races sim kill kill-sink durable fuzz: export PYTHONDONTWRITEBYTECODE =
+test test-fast races sim kill kill-sink durable durable-machines fuzz: export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo demo-page screenshots test test-fast java-clients compat-nodes races lint types ci docs proto accelerator wheel sim kill kill-sink durable durable-engines fuzz bench bench-check docker-check clean
+.PHONY: help run demo demo-page screenshots test test-fast java-clients compat-nodes races lint types ci docs proto accelerator wheel sim kill kill-sink durable durable-engines durable-machines fuzz bench bench-check docker-check clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
@@ -127,6 +127,11 @@ durable-engines: KILLS = 12
 durable-engines: AWAY = 60
 durable-engines: $(VENV)/.stamp-test ## kill the database under load (KILLS=12); database and object store away for long (AWAY=60 s)
 	@$(BIN)/python -m tests.durable.engines --kills $(KILLS) --away $(AWAY)
+
+durable-machines: CYCLES = 20
+durable-machines: LONGEST = 60
+durable-machines: $(VENV)/.stamp-test ## lose machines of a cluster, have them stand still and cut them off, for up to LONGEST=60 s (CYCLES=20)
+	@$(BIN)/python -m tests.durable.machine_cycles --cycles $(CYCLES) --longest $(LONGEST)
 
 fuzz: $(VENV)/.stamp-test ## the property tests with many more examples
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest tests/protocol tests/storage tests/network tests/kafka/groups tests/shuffle

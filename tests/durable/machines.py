@@ -1,5 +1,6 @@
 """Machines that are one cluster: `broker serve --nodes N`, each with its disk, on one PostgreSQL and one object store."""
 
+import contextlib
 import json
 import os
 import random
@@ -9,14 +10,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from broker.metadata.postgres_cluster import machine_of
+from broker.cluster.nodes import owner_of
+from broker.metadata.postgres_cluster import ClusterSession, machine_of
 from broker.metadata.postgres_connection import Address
 from broker.metadata.postgres_feed import owners_of
 from protocol.kafka.api_keys import ApiKey
 from tests.durable.durable_broker import wait_until
 from tests.durable.postgres import PostgresServer
+from tests.durable.proxy import Proxy
+from tests.durable.s3_server import BUCKET, S3Server, fresh_prefix
 from tests.kafka_connection import KafkaConnection
-from tests.process.broker_process import PATIENCE_S, BrokerProcess, runs
+from tests.process.broker_process import PATIENCE_S, BrokerProcess, runs, states
 
 KAFKA_PORT = 9092
 
@@ -33,6 +37,7 @@ class Machine(BrokerProcess):
         self.listener = f"kafka://{self.host}:{KAFKA_PORT}"
         self.more_listeners = [f"{scheme}://{self.host}:{port}" for scheme, port in cluster.more_listeners.items()]
         self.options = ("--nodes", str(cluster.count))
+        self.ways: dict[str, Proxy] = {}  # to "engine" and "store", which can be cut
         self.processes = 1 + cluster.count
 
     @property
@@ -53,9 +58,11 @@ class Machine(BrokerProcess):
         return self
 
     def stand_still(self) -> None:
+        """Returns when none of its threads runs."""
         self.suspend()  # the supervisor first: from then on it makes no other process, and those that end keep their ids
         for pid in self.family[1:]:
             os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: all(states(pid) <= set("TZX") for pid in self.family), "a process goes on")
 
     def go_on(self) -> None:
         for pid in reversed(self.family):
@@ -86,28 +93,38 @@ class Cluster:
         count: int = 3,
         *settings: str,
         more_listeners: Mapping[str, int] | None = None,
+        store: S3Server | None = None,
     ) -> None:
-        """``more_listeners``: of each machine, besides Kafka's; schemes with the first node's port."""
+        """``more_listeners``: of each machine, besides Kafka's; schemes with the first node's port. ``store``: in place of a
+        directory; then machines reach it and the engine by proxies of their own, ``ways``."""
         self.more_listeners = more_listeners or {}
         self.directory = directory
         self.postgres = postgres
         self.count = count
-        self.settings = [f"catalogue={postgres.url}", f"objects=file://{directory / 'objects'}", *settings]
+        self.store = store
+        objects = f"file://{directory / 'objects'}" if store is None else f"s3://{BUCKET}/{fresh_prefix()}"
+        self.settings = [f"catalogue={postgres.url}", f"objects={objects}", *settings]
         self.schema = "broker"
         self.machines: list[Machine] = []
 
     def machine(self, *settings: str, environment: Mapping[str, str] | None = None) -> Machine:
         """A new one, which does not run yet."""
         directory = self.directory / f"machine-{len(self.machines)}"
+        ways: dict[str, Proxy] = {}
+        if self.store is not None:
+            ways = {"engine": Proxy(self.postgres.port), "store": Proxy(self.store.port)}
+            endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{ways['store'].port}"}
+            environment = {**self.store.environment, **endpoint, **(environment or {})}
         machine = Machine(self, directory, *settings, environment=environment)
+        if ways:
+            machine.ways = ways
+            machine.settings[0] = machine.settings[0].replace(f":{self.postgres.port}/", f":{ways['engine'].port}/")
         self.machines.append(machine)
         return machine
 
     def start(self, count: int) -> list[Machine]:
         """So many more machines; returns when all nodes serve and are divided among the living."""
-        started = [self.machine() for _ in range(count)]
-        for machine in started:  # one after the other: so many processes start slowly together
-            machine.start()
+        started = [self.machine().start() for _ in range(count)]  # one after the other: many start slowly together
         self.wait_for_balance(self.running())
         return started
 
@@ -169,6 +186,19 @@ class Cluster:
             print(self.serving())
             raise
 
+    def wait_for_standbys(self, machine: Machine) -> None:
+        """Another one is there that would take what this machine has."""
+        had = [node for node, name in self.serving().items() if name == machine.name]
+        session = ClusterSession(Address(self.postgres.url, self.schema), PATIENCE_S)
+        with contextlib.closing(session):
+            self._wait_until(lambda: all(map(session.somebody_waits_for, had)), "nobody stands by")
+
+    def owners(self, topic: str, partitions: int, machine: Machine) -> dict[int, str]:
+        """Where clients reach the owners of those partitions which this machine has."""
+        had = [node for node, name in self.serving().items() if name == machine.name]
+        places = {partition: owner_of(topic, partition, self.count) for partition in range(partitions)}
+        return {each: f"{machine.host}:{KAFKA_PORT + place}" for each, place in places.items() if place in had}
+
     @property
     def addresses(self) -> str:
         """For Kafka's clients."""
@@ -192,3 +222,6 @@ class Cluster:
     def end(self) -> None:
         for machine in self.running():
             machine.kill_all()
+        for machine in self.machines:
+            for way in machine.ways.values():
+                way.close()

@@ -67,6 +67,7 @@ class Proxy(_Listener):
         self.refusing = False  # ends new connections at once
         self.mute = False  # keeps answers of the server to itself
         self.deaf = False  # passes nothing on to the server
+        self.refused = 0  # new connections
         self.kept = 0  # how often a client sent something that was not passed on, because of ``deaf``
         self.cuts = 0  # by ``cut_at``
         self.answers = 0  # how often something came from the server
@@ -76,6 +77,8 @@ class Proxy(_Listener):
         self._tells_client = True
         self._text: bytes | None = None
         self._deliver = False
+        self._flowing = threading.Event()
+        self._flowing.set()
         self._held: list[tuple[socket.socket, bytes]] = []
         super().__init__()
 
@@ -96,6 +99,23 @@ class Proxy(_Listener):
         for _, server in self._pairs.copy():
             _end(server)
 
+    def hold(self) -> None:
+        """Nothing comes through, either way, and nobody is told, as if the network were cut."""
+        self._flowing.clear()
+
+    def let_go(self) -> None:
+        """After ``hold``: all that was sent meanwhile arrives, late."""
+        self._flowing.set()
+
+    def refuse(self) -> None:
+        """Until ``refusing`` is taken back: both sides are told, and no new connection comes through."""
+        self.refusing = True
+        self.cut()
+
+    def close(self) -> None:
+        self._flowing.set()
+        super().close()
+
     def cut_at(self, text: bytes, *, deliver: bool) -> None:
         """End the connection of the client that sends the text, once. ``deliver``: the server still gets the text, only its
         answer is lost; otherwise it gets nothing more, unless ``deliver_held`` is called, and does not learn that its client is
@@ -111,7 +131,9 @@ class Proxy(_Listener):
 
     def serve(self, client: socket.socket) -> None:
         try:
+            self._flowing.wait()
             if self.refusing:
+                self.refused += 1
                 return
             server = socket.create_connection(self._server)
             self._sockets.append(server)
@@ -129,6 +151,7 @@ class Proxy(_Listener):
 
     def _ask(self, client: socket.socket, server: socket.socket, cut: threading.Event) -> None:
         while data := client.recv(65_536):
+            self._flowing.wait()
             text = self._text
             if text is not None and text in data:
                 self._text = None
@@ -149,6 +172,7 @@ class Proxy(_Listener):
         try:
             while data := server.recv(65_536):
                 self.answers += 1
+                self._flowing.wait()
                 if not cut.is_set() and not self.mute:
                     client.sendall(data)
         finally:

@@ -16,10 +16,11 @@ import pytest
 from broker.cluster.nodes import owner_of
 from broker.metadata.postgres_cluster import SEEN_S
 from tests.durable.durable_broker import durable_postgres, wait_until
-from tests.durable.machine_load import PARTITIONS, Transacting, Writing, make, stored
+from tests.durable.machine_load import PARTITIONS, Late, Transacting, Writing, make, stored
 from tests.durable.machines import Cluster, Machine
 from tests.durable.postgres import PostgresServer, shared_server
 from tests.durable.proxy import Proxy
+from tests.durable.s3_server import S3Server
 from tests.process.broker_process import PATIENCE_S
 
 NODES = 3
@@ -29,6 +30,15 @@ NODES = 3
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with durable_postgres() as postgres:
         made = Cluster(tmp_path, postgres, NODES)
+        yield made
+        made.end()
+
+
+@pytest.fixture
+def far(tmp_path: Path, seaweed: S3Server) -> Iterator[Cluster]:
+    """Machines whose ways to the engine and to the store can be cut."""
+    with durable_postgres() as postgres:
+        made = Cluster(tmp_path, postgres, NODES, store=seaweed)
         yield made
         made.end()
 
@@ -155,6 +165,72 @@ def test_a_machine_without_the_engine_leaves_its_nodes_to_others(cluster: Cluste
     transacting.go_on()
     assert writing.finish() == stored(cluster, "t")
     transacting.finish()
+
+
+@pytest.mark.timeout(480)
+def test_a_machine_that_the_network_cuts_off_from_the_engine_acknowledges_nothing_late(far: Cluster) -> None:
+    """Nobody is told of the cut. What was sent meanwhile arrives after it."""
+    cut, other = far.start(2)
+    writing = writing_to(far)
+    make(far, "late")
+    late = Late("late", far.owners("late", PARTITIONS, cut))
+    of_acks_1 = Late("late", far.owners("late", PARTITIONS, cut))
+    cut.ways["engine"].hold()
+    late.send()
+    of_acks_1.send(acks=1)
+    far.wait_for_all([other])
+    writing.go_on()
+    cut.ways["engine"].let_go()
+    assert (0, 0) == (late.acknowledged(), of_acks_1.acknowledged())
+    far.wait_for_balance([cut, other])
+    writing.go_on()
+    assert writing.finish() == stored(far, "t")
+    assert [[]] * PARTITIONS == stored(far, "late")
+
+
+@pytest.mark.timeout(480)
+def test_a_machine_without_the_store_holds_up_its_own_partitions_only(far: Cluster) -> None:
+    """What is too large for a row waits for the store."""
+    cut, other = far.start(2)
+    make(far, "large")
+    writing = Writing(far, "large", size=100_000)
+    writing.start()
+    writing.go_on()
+    elsewhere = far.owners("large", PARTITIONS, other)
+    cut.ways["store"].hold()
+    before = [len(each) for each in writing.acknowledged]
+    wait_until(
+        lambda: all(len(writing.acknowledged[each]) > before[each] + 5 for each in elsewhere), "others are held up"
+    )
+    cut.ways["store"].let_go()
+    writing.go_on()
+    assert writing.finish() == stored(far, "large")
+
+
+def taken_over(machine: Machine) -> int:
+    return [event["event"] for event in machine.events].count("state_taken_over")
+
+
+@pytest.mark.timeout(480)
+def test_a_take_over_waits_for_the_store(far: Cluster) -> None:
+    cut, other = far.start(2)
+    make(far, "large")
+    writing = Writing(far, "large", size=100_000)
+    writing.start()
+    writing.go_on()
+    far.wait_for_standbys(other)  # which has needed the store to start
+    before = taken_over(cut)
+    cut.ways["store"].refuse()
+    other.lose()
+    wait_until(lambda: taken_over(cut) > before, "it does not take the other one's node over")
+    refused = cut.ways["store"].refused
+    wait_until(lambda: cut.ways["store"].refused > refused, "it does not ask the store")
+    time.sleep(1.0)
+    assert len(far.serving()) < NODES  # what the node has is in the store
+    cut.ways["store"].refusing = False
+    far.wait_for_all([cut])
+    writing.go_on()
+    assert writing.finish() == stored(far, "large")
 
 
 def put_between(cluster: Cluster, proxies: list[Proxy], listener: str) -> None:

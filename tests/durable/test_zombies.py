@@ -15,6 +15,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
 from tests.durable.bad_store import BadStore, delay
 from tests.durable.durable_broker import DurableBroker, wait_until
+from tests.durable.machine_load import Late
 from tests.durable.postgres import PostgresServer
 from tests.durable.proxy import Proxy
 from tests.durable.s3_server import BUCKET, fresh_prefix, shared_seaweed
@@ -43,28 +44,8 @@ def make_topics(broker: DurableBroker) -> None:
         made.result(30)
 
 
-class Sent:
-    """Sends to the zombie that it finds when it goes on, one each on a connection of its own."""
-
-    def __init__(self, address: str, count: int) -> None:
-        self.connections = [KafkaConnection(address) for _ in range(count)]
-
-    def send(self, *, acks: int = -1) -> None:
-        for number, connection in enumerate(self.connections):
-            batch = build_batch([(None, b"%d sent to a zombie" % number, [], int(time.time() * 1000))])
-            connection.tell(ApiKey.PRODUCE, 9, **produce_fields("zombie", batch, number % kafka.PARTITIONS, acks=acks))
-
-    def acknowledged(self) -> int:
-        return sum(map(self._was_acknowledged, self.connections))
-
-    def _was_acknowledged(self, connection: KafkaConnection) -> bool:
-        try:
-            answer = connection.answer(ApiKey.PRODUCE, 9)
-        except ConnectionError:
-            return False
-        finally:
-            connection.close()
-        return not answer.responses[0].partition_responses[0].error_code
+def late(address: str) -> Late:
+    return Late("zombie", dict.fromkeys(range(kafka.PARTITIONS), address), 10)
 
 
 def wake_and_see_it_end(zombie: BrokerProcess) -> None:
@@ -85,7 +66,7 @@ def test_a_zombie_s_sends_are_not_acknowledged(broker: DurableBroker) -> None:
     for load in loads:
         load.start()
     wait_until(lambda: all(load.count > 50 for load in loads), "nobody gets on")
-    sent, of_acks_1 = Sent(broker.leader.address, 30), Sent(broker.leader.address, 30)
+    sent, of_acks_1 = late(broker.leader.address), late(broker.leader.address)
     zombie = broker.leader
     zombie.suspend()
     sent.send()

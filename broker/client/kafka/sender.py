@@ -16,6 +16,7 @@ tests/client/kafka/test_faults.py,
 tests/client/kafka/test_other_brokers.py.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 
@@ -437,14 +438,13 @@ class Sender:
     def _send_alone(self, batch: Batch) -> None:
         """Return when the batch is written, or has been refused as ``too_large``."""
         self._transactions.add_partitions([batch.key])
-        connection = self._routing.dial(self._routing.leader(*batch.key))
+        leader = self._routing.leader(*batch.key)
         try:
-            results = self._answer(connection, self._request(connection, [batch]))
+            with contextlib.closing(self._routing.dial(leader)) as connection:
+                results = self._answer(connection, self._request(connection, [batch]))
         except (LinkError, TimedOutError):
             self._routing.forget_leader(*batch.key)
             raise
-        finally:
-            connection.close()
         refusal = self._refusal(batch, results)
         if refusal is not None and not batch.too_large:
             self._routing.forget_leader(*batch.key)

@@ -22,7 +22,12 @@ from protocol.kafka.records.records import build_batch
 from tests.client.kafka.logs import values
 from tests.client.kafka.scripted_broker import TOPIC, ScriptedBroker
 
-PATIENCE = {"retry.backoff.ms": 1, "default.api.timeout.ms": 3000, "request.timeout.ms": 3000}
+PATIENCE = {
+    "retry.backoff.ms": 1,
+    "delivery.timeout.ms": 30_000,
+    "default.api.timeout.ms": 3000,
+    "request.timeout.ms": 3000,
+}
 VALUES: list[bytes | None] = [b"%d" % number + b"x" * 10 * number for number in range(20)]
 
 
@@ -81,6 +86,29 @@ def test_batches_for_old_leader_precede_new_leaders(in_flight: int) -> None:
             producer.send(TOPIC, 0, build_batch([(None, value, [], 0)]), 1)
         producer.flush()
         assert sent == values(memoryview(new.log))
+
+
+class OutOfDate(ScriptedBroker):
+    """Takes a broker that is gone to be the leader, in its first answers."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__()
+        self._left = answers
+        with ScriptedBroker() as self._gone:
+            pass
+
+    def metadata(self, request: Any) -> dict[str, Any]:
+        self.leader = self._gone if self._left > 0 else self
+        self._left -= 1
+        return super().metadata(request)
+
+
+@pytest.mark.parametrize("answers", range(4))
+def test_leader_that_is_gone_is_asked_for_again(answers: int) -> None:
+    with OutOfDate(answers) as broker, cluster(broker) as client, client.producer() as producer:
+        producer.send(TOPIC, 0, build_batch([(None, b"0", [], 0)]), 1)
+        producer.flush()
+        assert [b"0"] == values(memoryview(broker.log))
 
 
 def test_first_answer_in_older_version_is_read() -> None:
