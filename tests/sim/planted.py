@@ -806,6 +806,7 @@ _ALL = [
         planted_vault.answers_at_once,
         scene="vault",
         faults=("zombie",),
+        steps=6000,
     ),
     Bug(
         "vault_removed_too_early",
