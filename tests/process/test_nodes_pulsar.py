@@ -4,7 +4,7 @@ is killed."""
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pulsar
@@ -32,7 +32,8 @@ class PulsarNodes(Nodes):
         try:
             yield made
         finally:
-            made.close()
+            with suppress(pulsar.AlreadyClosed):  # a fenced producer is closed, or just being so
+                made.close()
 
     def do(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         status, answer = self.call(method, path, body, **options)
