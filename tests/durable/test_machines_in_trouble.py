@@ -188,14 +188,19 @@ def test_a_machine_that_the_network_cuts_off_from_the_engine_acknowledges_nothin
     assert [[]] * PARTITIONS == stored(far, "late")
 
 
-@pytest.mark.timeout(480)
-def test_a_machine_without_the_store_holds_up_its_own_partitions_only(far: Cluster) -> None:
-    """What is too large for a row waits for the store."""
-    cut, other = far.start(2)
-    make(far, "large")
-    writing = Writing(far, "large", size=100_000)
+def writing_large(cluster: Cluster) -> Writing:
+    """Records to the topic ``large``, each too large for a row: it waits for the store."""
+    make(cluster, "large")
+    writing = Writing(cluster, "large", size=100_000)
     writing.start()
     writing.go_on()
+    return writing
+
+
+@pytest.mark.timeout(480)
+def test_a_machine_without_the_store_holds_up_its_own_partitions_only(far: Cluster) -> None:
+    cut, other = far.start(2)
+    writing = writing_large(far)
     elsewhere = far.owners("large", PARTITIONS, other)
     cut.ways["store"].hold()
     before = [len(each) for each in writing.acknowledged]
@@ -214,10 +219,7 @@ def taken_over(machine: Machine) -> int:
 @pytest.mark.timeout(480)
 def test_a_take_over_waits_for_the_store(far: Cluster) -> None:
     cut, other = far.start(2)
-    make(far, "large")
-    writing = Writing(far, "large", size=100_000)
-    writing.start()
-    writing.go_on()
+    writing = writing_large(far)
     far.wait_for_standbys(other)  # which has needed the store to start
     before = taken_over(cut)
     cut.ways["store"].refuse()

@@ -1,5 +1,6 @@
 """What of the settings is each node's own. What nodes do is in tests/process/test_nodes.py."""
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +13,13 @@ from broker.config import BrokerConfig
 from broker.config.listener import parse_listener
 from broker.errors import BrokerError, ConfigError, Fenced, StorageError
 from broker.metadata.shared_wire import encode
-from broker.runtime.channel import ChannelListener, connect
+from broker.part import Reloads
+from broker.runtime.channel import Channel, ChannelListener, connect
 from broker.runtime.disk import SystemDisk
 from broker.server.member import Member, Watch
 from broker.server.supervisor import check_listeners
+
+Watched = tuple[Channel, Callable[[Reloads], Watch]]
 
 
 def adapted(place: int, *urls: str, ports: dict[str, int] | None = None, **advertised: str) -> BrokerConfig:
@@ -73,12 +77,21 @@ def test_no_listener_has_the_name_of_that_of_the_nodes_nor_its_settings(name: st
         check_listeners(BrokerConfig(listeners=(parse_listener(f"kafka://h:1?name={name}"),)))
 
 
-def test_others_wait_until_a_change_is_in_force_but_not_for_one_that_is_refused(tmp_path: Path) -> None:
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    """The end of the process that has the catalogue, and what makes the watch of a node at the other one."""
     listener = ChannelListener(f"{tmp_path}/socket")
     channel = connect(f"{tmp_path}/socket")
     catalogue = listener.accept()
     member = Member(0, 2, "", {})
     logs = SimpleNamespace(nodes=Nodes(0, 2, 1, str(tmp_path), SystemDisk(), member), generation=0)  # type: ignore[arg-type]
+    yield catalogue, lambda reloads: Watch(lambda: channel, logs, reloads, {}, None)  # type: ignore[arg-type]
+    for end in (catalogue, channel, listener):
+        end.close()
+
+
+def test_others_wait_until_a_change_is_in_force_but_not_for_one_that_is_refused(watched: Watched) -> None:
+    catalogue, watch_with = watched
     failures: list[BrokerError] = [ConfigError("never"), StorageError("not now")]
     done: list[str] = []
 
@@ -88,7 +101,7 @@ def test_others_wait_until_a_change_is_in_force_but_not_for_one_that_is_refused(
         done.append(table)
 
     reloads = {table: [partial(reload, table)] for table in ("acls", "quotas")}
-    watch = Watch(lambda: channel, logs, reloads, {}, None)  # type: ignore[arg-type]
+    watch = watch_with(reloads)
     assert catalogue.receive(10) is not None  # it watches
     catalogue.send(encode(["changed", 7, ["acls"]]))
     watch.step(None)
@@ -104,19 +117,11 @@ def test_others_wait_until_a_change_is_in_force_but_not_for_one_that_is_refused(
     watch.step(None)  # nothing has come: it tries by itself
     assert encode(["applied", 9]) == catalogue.receive(10)
     assert ["quotas", "acls"] == done
-    for end in (catalogue, channel, listener):
-        end.close()
 
 
-def test_a_node_ends_whose_catalogue_goes_while_it_takes_in_a_change(tmp_path: Path) -> None:
-    listener = ChannelListener(f"{tmp_path}/socket")
-    channel = connect(f"{tmp_path}/socket")
-    catalogue = listener.accept()
-    member = Member(0, 2, "", {})
-    logs = SimpleNamespace(nodes=Nodes(0, 2, 1, str(tmp_path), SystemDisk(), member), generation=0)  # type: ignore[arg-type]
-    watch = Watch(lambda: channel, logs, {"topics": [catalogue.close]}, {}, None)  # type: ignore[arg-type]
+def test_a_node_ends_whose_catalogue_goes_while_it_takes_in_a_change(watched: Watched) -> None:
+    catalogue, watch_with = watched
+    watch = watch_with({"topics": [catalogue.close]})
     catalogue.send(encode(["changed", 1, None]))
     with pytest.raises(Fenced, match="the process that has the catalogue is gone"):
         watch.step(None)
-    listener.close()
-    channel.close()
